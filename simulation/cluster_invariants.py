@@ -31,7 +31,7 @@ from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
-from lowtide.simulation.replica_watch import ReplicaWatch, ReplicaWatches
+from lowtide.simulation.replica_watch import ReplicaWatch, ReplicaWatches, content_of
 from lowtide.simulation.shared_store import PREFIX, SharedStore
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
@@ -297,7 +297,7 @@ class ClusterInvariants:
             found = log.read(position, _CHUNK_BYTES, end_offset=log.log_end_offset).slice
             if found is None:
                 break
-            data = found.file._node.read(found.size, found.position)  # type: ignore[attr-defined]  # noqa: SLF001 - without a fault's chance
+            data = content_of(found)
             before = position
             for _, header in iterate_batches(data):
                 last = header.base_offset + header.last_offset_delta
@@ -335,7 +335,9 @@ class ClusterInvariants:
         """
         if "compact" in log.config.cleanup_policy:
             return True
-        return is_across_start and (known[0], known[2]) == (here[0], here[2])
+        load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
+        has_erasures = load is not None and load.history.named_keys is not None
+        return (is_across_start or has_erasures) and (known[0], known[2]) == (here[0], here[2])
 
     # The members of an ISR
 

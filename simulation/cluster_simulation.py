@@ -45,6 +45,7 @@ from lowtide.simulation.coordinator_work import (
 )
 from lowtide.simulation.erasing_work import ErasingWork
 from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
+from lowtide.simulation.forgetting_work import ForgettingWork
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
@@ -123,6 +124,11 @@ class ClusterSimulation(ClusterWorld):
             self.loads.append(load)
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
         self.erasing = ErasingWork(self, Random(seed + 7), self.kinds)
+        self.forgetting = ForgettingWork(
+            self,
+            [load for load in self.loads if load.topic == TOPIC] if "erasures" in self.kinds else [],
+            Random(seed + 8),
+        )
         self.on_death = self.erasing.on_death
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
@@ -151,7 +157,7 @@ class ClusterSimulation(ClusterWorld):
         """Returns the settings for the kinds of clients of this run."""
         settings: dict[str, str] = {}
         factor = str(self.replication_factor)
-        if set(self.kinds) - {"partitions", "authorization", "erasing"}:
+        if set(self.kinds) - {"partitions", "authorization", "erasing", "erasures"}:
             settings |= COORDINATOR_SETTINGS | COMPACTION_SETTINGS | {"offsets.topic.replication.factor": factor}
         if "groups" in self.kinds or "retention" in self.kinds:
             settings |= CONSUMED_SETTINGS
@@ -181,6 +187,7 @@ class ClusterSimulation(ClusterWorld):
             *self.upkeep.actors(),
             *self.authorization.actors(),
             *self.erasing.actors(),
+            *self.forgetting.actors(),
         ):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
@@ -241,6 +248,7 @@ class ClusterSimulation(ClusterWorld):
             await self._create(name, partitions, configs)
         await self._until(self._is_created, "all replicas of the topic are in sync")
         await self.work.begin()
+        self.forgetting.begin()
 
     async def heal(self) -> None:
         """Ends all faults, and starts all brokers."""

@@ -37,12 +37,14 @@ KINDS: Final = (
     "authorization",
     "erasing",
     "streams",
+    "erasures",
 )
 """The kinds of clients.
 
 Clients of partitions produce, read and delete; those of groups join and commit offsets; consumers are members of
 consumer groups (KIP-848); brokers delete from topics with retention; compacted topics have keys; ACLs change while
-brokers apply them; replicas are asked to erase deleted records; members of streams groups (KIP-1071) share tasks.
+brokers apply them; replicas are asked to erase deleted records; members of streams groups (KIP-1071) share tasks;
+records of a key are erased, where it is asked for by name.
 """
 
 COORDINATED_SHARE: Final = 0.1
@@ -254,4 +256,4 @@ def _ignore(_machine: Machine) -> None:
 
 
 def _kinds(random: Random) -> tuple[str, ...]:
-    return tuple(kind for kind in KINDS if kind == "partitions" or random.random() < COORDINATED_SHARE)
+    return tuple(kind for kind in KINDS[:-1] if kind == "partitions" or random.random() < COORDINATED_SHARE)

@@ -143,8 +143,8 @@ class ErasingWork:
 
     def _look_at(self, erasure: _Erasure, when: str) -> None:
         key, offset = erasure.log.topic_partition, erasure.offset
-        for path, content in self._files(erasure):
-            records = dict(_records(content))
+        for path, content in files_of(self._cluster, erasure.machine, erasure.log):
+            records = dict(records_of(content))
             left = sorted(each for each in records if each < offset)
             again = {text for each, text in records.items() if each >= offset}
             texts = [each for each in erasure.texts if each in content and not any(each in text for text in again)]
@@ -153,21 +153,6 @@ class ErasingWork:
                     f"D15: {erasure.machine.host} has erased {key} to {offset}, {when}, and {path} has {left[:5]}, "
                     f"{texts[:2]}"
                 )
-
-    def _files(self, erasure: _Erasure) -> Iterator[tuple[str, bytes]]:
-        """Returns all files that can have records: served, copied, being removed, or set aside."""
-        key, filesystem = str(erasure.log.topic_partition), erasure.machine.filesystem
-        topic_id = topic_id_text(erasure.log.topic_id).encode()
-        for directory in self._cluster.directories:
-            for name in filesystem.listdir(directory):
-                if name != key and not name.startswith(f"{key}."):
-                    continue
-                files = filesystem.contents(f"{directory}/{name}")
-                if name.endswith(("-delete", "-stray")) and topic_id not in files.get(PARTITION_METADATA, b""):
-                    continue  # Another topic of the name had it.
-                for file, content in files.items():
-                    if ".log" in file:
-                        yield f"{directory}/{name}/{file}", content
 
     async def check_end(self) -> None:
         """Checks that replicas erase all deleted records on request. Errors: HistoryError."""
@@ -183,7 +168,23 @@ class ErasingWork:
         )
 
 
-def _records(content: bytes) -> Iterator[tuple[Offset, bytes]]:
+def files_of(cluster: ClusterWorld, machine: Machine, log: Log) -> Iterator[tuple[str, bytes]]:
+    """Yields all files that can have records of a replica: served, copied, being removed, or set aside."""
+    key, filesystem = str(log.topic_partition), machine.filesystem
+    topic_id = topic_id_text(log.topic_id).encode()
+    for directory in cluster.directories:
+        for name in filesystem.listdir(directory):
+            if name != key and not name.startswith(f"{key}."):
+                continue
+            files = filesystem.contents(f"{directory}/{name}")
+            if name.endswith(("-delete", "-stray")) and topic_id not in files.get(PARTITION_METADATA, b""):
+                continue  # Another topic of the name had it.
+            for file, content in files.items():
+                if ".log" in file:
+                    yield f"{directory}/{name}/{file}", content
+
+
+def records_of(content: bytes) -> Iterator[tuple[Offset, bytes]]:
     """Yields the readable records of a file."""
     try:
         for position, header in iterate_batches(content):

@@ -24,6 +24,7 @@ from lowtide.simulation.keyed_history import Identity, KeyedHistory
 from lowtide.simulation.loaded_partition import Actor, DeleteObserver
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.partition_actors import IdempotentProducer, Producer, Reader
+from lowtide.simulation.replica_watch import content_of
 from lowtide.simulation.transaction_history import Attempt, TransactionHistory
 from lowtide.simulation.transaction_load import TransactionLoad
 from lowtide.storage.log.log import Log
@@ -278,7 +279,7 @@ def read_log(log: Log, load: KeyedLoad) -> dict[Offset, bytes]:
         part = log.read(position, _CHUNK_BYTES, end_offset=log.log_end_offset).slice
         if part is None:
             break
-        data = part.file._node.read(part.size, part.position)  # type: ignore[attr-defined]  # noqa: SLF001 - without a fault's chance
+        data = content_of(part)
         before = position
         for place, header in iterate_batches(data):
             position = max(position, header.next_offset)

@@ -21,7 +21,7 @@ from lowtide.protocol.records import BatchHeader, Record, check_crc, iterate_bat
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
-from lowtide.simulation.cluster_history import ClusterPartitionHistory
+from lowtide.simulation.cluster_history import ClusterPartitionHistory, key_of
 from lowtide.simulation.history import HistoryError
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class LoadedPartition:
         return _TIMESTAMP_MS
 
     def records(self, values: list[bytes], random: Random) -> list[UnplacedRecord]:
-        return [(self.timestamp_ms(random), None, value, ()) for value in values]
+        has_keys = self.history.named_keys is not None
+        return [(self.timestamp_ms(random), key_of(value) if has_keys else None, value, ()) for value in values]
 
     def text_of(self, record: Record) -> bytes:
         """Returns the value of a record."""
@@ -223,7 +224,7 @@ class Actor:
     ) -> tuple[FetchedPartition, dict[Offset, bytes]] | None:
         """Fetches once from `offset`, and checks the response; returns None for an expected error."""
         load = self.load
-        deleted = load.history.acknowledged_delete
+        deleted, erased = load.history.acknowledged_delete, load.history.erased
         row = FetchPartition(partition=load.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
         topic = FetchTopic(topic=load.topic, partitions=[row])
         request = FetchRequest(
@@ -246,6 +247,7 @@ class Actor:
             )
         records = self._records(bytes(cast("bytes", answer.records or b"")), offset)
         load.history.on_read(records, start=offset, deleted_before=deleted)
+        load.history.check_erased(records, erased)
         return answer, records
 
     def _records(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping
 
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.simulation.machines import Machine
+from lowtide.storage.log.erased_reads import BytesFile
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.segments.segment_file import FileSlice
+
+
+def content_of(part: FileSlice) -> bytes:
+    """Reads a slice, without a fault's chance."""
+    file = part.file
+    if isinstance(file, BytesFile):
+        return file.pread(part.size, part.position)
+    return bytes(file._node.read(part.size, part.position))  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class ReplicaWatch:
