@@ -119,10 +119,9 @@ class DirectoryHoles:
         if not self.can_punch:
             return UnfreedRoom(size_bytes, UnfreedReason.FILE_SYSTEM)
         pending = LogHoles(log).pending
-        if pending is not None and pending.is_read():
-            return UnfreedRoom(size_bytes, UnfreedReason.READER)
         if pending is not None or log in self._risen:
-            return UnfreedRoom(size_bytes, UnfreedReason.ROUND)
+            is_read = pending is not None and pending.is_read()
+            return UnfreedRoom(size_bytes, UnfreedReason.READER if is_read else UnfreedReason.ROUND)
         return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < BLOCK_BYTES else UnfreedReason.BATCH)
 
     def read(self) -> None:

@@ -122,10 +122,7 @@ class Log(LogOffsets):
 
     @property
     def flush_is_due(self) -> bool:
-        """Whether at least `flush.messages` records, or an erasure, are not known to be on disk.
-
-        A replica that reports an erasure must not lose it in a power cut: it would serve the records again.
-        """
+        """Whether at least `flush.messages` records are not known to be on disk, or an erasure (docs/adr/0024)."""
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             return True
         pending = self.erasures.pending
@@ -375,10 +372,7 @@ class Log(LogOffsets):
                 self.files.rebuild_aborted([aborted.base_of(error.path)], self.log_end_offset)
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
-        """Counts the bytes from `offset` up to `end_offset` (exclusive), no further than about `limit`.
-
-        Erased records at `offset` don't count, because a read skips them.
-        """
+        """Counts the bytes of unerased records up to `end_offset` (exclusive), no further than about `limit`."""
         if self.erasures.pending:
             offset = self.erasures.hidden(self.high_watermark).next_outside(offset)
             _, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)

@@ -108,12 +108,9 @@ class LogOffsets:
             return False
         assert offset <= self.log_end_offset, (offset, self.describe())
         self.log_start_offset = offset
-        if self.log_start_pending < offset:
-            self.log_start_pending = offset
-        if self.high_watermark < offset:
-            self.high_watermark = offset
-        if self.recovery_point < offset:
-            self.recovery_point = offset
+        self.log_start_pending = max(self.log_start_pending, offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        self.recovery_point = max(self.recovery_point, offset)
         self.check_order()
         return True
 

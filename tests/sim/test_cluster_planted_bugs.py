@@ -120,14 +120,14 @@ def any_leader_epoch(patch: Patch) -> None:
     """Rule DR6: a delete is not bound to the leadership that accepted it."""
     original = delayed_delete.DelayedDeleteRecords._settle
 
-    def settle(self: Any, row: Any) -> None:
+    def settle(self: Any, row: Any, now_ms: int, *, may_act: bool) -> None:
         current = self._replicas.find(*row.key)
         if isinstance(current, ErrorCode):
-            original(self, row)
+            original(self, row, now_ms, may_act=may_act)
             return
         row.partition, row.leader_epoch = current, current.leader_epoch
         if current.is_leader:
-            original(self, row)
+            original(self, row, now_ms, may_act=may_act)
         elif current.log.log_start_offset >= row.offset:
             row.done, row.low_watermark, row.log_start_offset = True, row.offset, current.log.log_start_offset
 

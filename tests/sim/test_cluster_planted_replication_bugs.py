@@ -243,8 +243,8 @@ def a_delete_below_the_log_start_asks_nobody(patch: Patch) -> None:
     """Rule DR3: what is deleted on the leader already is acknowledged at once."""
     original = DelayedDeleteRecords._settle
 
-    def settle(self: Any, row: Any) -> None:
-        original(self, row)
+    def settle(self: Any, row: Any, now_ms: int, *, may_act: bool) -> None:
+        original(self, row, now_ms, may_act=may_act)
         partition = row.partition
         if not row.done and partition is not None and row.offset <= row.old_log_start_offset:
             row.done, row.low_watermark, row.log_start_offset = True, row.offset, partition.log.log_start_offset
@@ -256,8 +256,8 @@ def leader_only_waits_for_no_disk(patch: Patch) -> None:
     """A LeaderOnly delete is answered when it is accepted."""
     original = DelayedDeleteRecords._settle
 
-    def settle(self: Any, row: Any) -> None:
-        original(self, row)
+    def settle(self: Any, row: Any, now_ms: int, *, may_act: bool) -> None:
+        original(self, row, now_ms, may_act=may_act)
         if not row.done and self._leader_only:
             row.done, row.low_watermark, row.log_start_offset = True, 0, row.offset
 
