@@ -222,12 +222,9 @@ class Partition:
         return self.leadership is None or len(self.leadership.maximal_isr) >= self.leadership.min_insync_replicas
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
-        """Returns whether this follower may answer consumers (rule DR7) under its broker's present registration.
-
-        It is in sync, because a replica that isn't may lack an erasure that was acknowledged.
-        """
+        """Returns whether this follower may answer consumers (rule DR7) under its broker's present registration."""
         if self.is_leader or self.local_broker_id not in self.in_sync_replicas:
-            return False
+            return False  # Out of sync, it may lack an erasure that was acknowledged.
         return self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:

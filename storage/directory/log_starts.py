@@ -113,9 +113,8 @@ class DirectoryLogStarts:
             self._removal.remove_segments(removed, self._clock.monotonic_ms() + log.config.file_delete_delay_ms)
         after = log.log_start_offset
         if after > before:
-            segments = log.segments
-            active = segments.active
-            if active.size - active.punched >= BLOCK_BYTES or len(segments.bases) > 1:
+            active, bases = log.segments.active, log.segments.bases
+            if active.size - active.punched >= BLOCK_BYTES or len(bases) > 1:
                 self._holes.schedule(log)
                 if log.frees_many_bytes:
                     self._holes.mark_urgent(log)
