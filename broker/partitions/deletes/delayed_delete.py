@@ -301,7 +301,7 @@ class DelayedDeleteRecords(DelayedOperation):
         """
         waiting, durable, now_ms = False, True, self._clock.monotonic_ms()
         # Nothing happens between two rows: if the broker may act for one, it may for all.
-        may_act = not isinstance(self._replicas.find(*self._rows[0].key), ErrorCode)
+        may_act = bool(self._rows) and not isinstance(self._replicas.find(*self._rows[0].key), ErrorCode)
         for row in self._rows:
             if not row.done:
                 self._settle(row, now_ms, may_act=may_act)
