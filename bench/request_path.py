@@ -36,6 +36,7 @@ from lowtide.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.simulation.chronicle import Chronicle
@@ -229,6 +230,7 @@ class World:
     async def begin(self) -> WireClient:
         """Start all, create the topic, and wait until its replicas are in sync."""
         for machine in self.machines:
+            machine.filesystem.block_bytes = OsFileSystem.block_bytes  # As on a disk: a small delete makes no hole.
             machine.start()
         while not all(machine.state is State.UP for machine in self.machines):  # noqa: ASYNC110 - of virtual time, here and below
             await asyncio.sleep(0.01)

@@ -105,6 +105,7 @@ class Simulation:
         self.random = Random(seed)
         self.clock = SimulatedClock(loop)
         self.filesystem = MemoryFileSystem(Random(seed + 1), self.clock.wall_ms)
+        self.filesystem.block_bytes = 1  # The load is small, and is to make holes.
         self.disk = MemoryDisk()
         self.watch = LogWatch()
         self.faults: Counter[str] = Counter()

@@ -98,6 +98,7 @@ class Machine:
         self.state = State.DOWN
         self.clock = SkewedClock(loop)
         self.filesystem = MemoryFileSystem(Random(random.getrandbits(64)), self.clock.wall_ms)
+        self.filesystem.block_bytes = 1  # Loads are small, and are to make holes.
         self.link = StoreLink(shared, Random(random.getrandbits(64)), effects)
         self.committers: list[SimulatedCommitter] = []
         self.broker: Broker | None = None

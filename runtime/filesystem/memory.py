@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lowtide.runtime.filesystem.memory_file import MemoryFile, SimulatedCrashError
-from lowtide.runtime.filesystem.nodes import FileNode, Folder, FolderChange
+from lowtide.runtime.filesystem.nodes import BLOCK_BYTES, FileNode, Folder, FolderChange
 from lowtide.runtime.filesystem.planned_faults import NEED_ROOM, Operation, PlannedFaults
 from lowtide.runtime.filesystem.port import (
     DEFAULT_FILE_MODE,
@@ -86,6 +86,7 @@ class MemoryFileSystem:
         self.on_crash: Callable[[], None] = lambda: None
         self.lacks_room: Callable[[Operation, str], bool] | None = None
         self.can_punch = True
+        self.block_bytes = BLOCK_BYTES
         self.lives_count = self.power_cuts = 0
         self._crashed = False
         self.root = Folder()

@@ -105,6 +105,9 @@ class File(Protocol):
 class FileSystem(Protocol):
     """Names and folders."""
 
+    block_bytes: int
+    """The size of a block: a hole of fewer bytes seldom frees one."""
+
     def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> File:
         """Opens a file to read, or with `write` for both; `create` (with `write`) creates a missing one with `mode`."""
 

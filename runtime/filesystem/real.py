@@ -50,6 +50,8 @@ class OsFileSystem:
 
     __slots__ = ()
 
+    block_bytes = 4096
+
     def open(self, path: str, *, write: bool = False, create: bool = False, mode: int = DEFAULT_FILE_MODE) -> OsFile:
         assert write or not create, path
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC

@@ -29,7 +29,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES, UnfreedReason, UnfreedRoom
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,6 +73,8 @@ class DirectoryHoles:
         """`on_freed` are called when a hole is made. Unless `frees`, no hole is made."""
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
+        self.block_bytes = ports.filesystem.block_bytes
+        """Less than a block of the file system makes no hole, unless an erasure needs one."""
         self.noted: dict[tuple[TopicId, int], Hole] = {}
         """The holes in the notes; while the directory is opened, in the notes that were found."""
         self._path = path
@@ -122,7 +124,7 @@ class DirectoryHoles:
         if pending is not None or log in self._risen:
             is_read = pending is not None and pending.is_read()
             return UnfreedRoom(size_bytes, UnfreedReason.READER if is_read else UnfreedReason.ROUND)
-        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < BLOCK_BYTES else UnfreedReason.BATCH)
+        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < self.block_bytes else UnfreedReason.BATCH)
 
     def read(self) -> None:
         self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)
@@ -138,10 +140,10 @@ class DirectoryHoles:
         if log.log_start_offset > log.segments[0].base_offset and self._is_active:
             self.schedule(log)
 
-    def schedule(self, log: Log, least_bytes: int = BLOCK_BYTES) -> None:
-        """Schedules a hole of a log whose start has risen, durably and visibly, if it has `least_bytes` or more."""
-        if least_bytes < self._risen.get(log, BLOCK_BYTES + 1):
-            self._risen[log] = least_bytes
+    def schedule(self, log: Log, least_bytes: int | None = None) -> None:
+        """Schedules a hole of a log whose start has risen, durably and visibly, if it has so many bytes, or a block."""
+        least = self.block_bytes if least_bytes is None else least_bytes
+        self._risen[log] = min(least, self._risen.get(log, least))
         if log not in self._queued:
             self._enqueue(log, 0)
 
@@ -294,7 +296,7 @@ class DirectoryHoles:
             return None
         pending = None
         if self.can_punch:
-            pending = LogHoles(log).begin(self._risen.get(log, BLOCK_BYTES))
+            pending = LogHoles(log).begin(self._risen.get(log, self.block_bytes))
             barriers += self._snapshot(log) if pending is not None else ()
         elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
             log.roll(self._ports.clock.wall_ms())  # The upkeep then removes what is below the log start.

@@ -28,7 +28,7 @@ from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DeletionListener, PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
-from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, MUCH_BYTES
+from lowtide.storage.log.segments.unfreed import MUCH_BYTES
 from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
 from lowtide.storage.log_start.journal_format import LogStartEntry
 
@@ -114,7 +114,7 @@ class DirectoryLogStarts:
         after = log.log_start_offset
         if after > before:
             active, bases = log.segments.active, log.segments.bases
-            if active.size - active.punched >= BLOCK_BYTES or len(bases) > 1:
+            if active.size - active.punched >= self._holes.block_bytes or len(bases) > 1:
                 self._holes.schedule(log)
                 if log.frees_many_bytes:
                     self._holes.mark_urgent(log)

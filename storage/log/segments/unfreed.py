@@ -10,9 +10,6 @@ import msgspec
 MUCH_BYTES: Final = 1 << 20
 """Worth a hole at once: it costs a fraction of a millisecond of CPU, and a sync for all that are noted together."""
 
-BLOCK_BYTES: Final = 4096
-"""A hole of fewer bytes seldom frees a block of the file system, and never more than one."""
-
 
 class UnfreedReason(Enum):
     """What must happen before the room of deleted bytes is free."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.storage.log.segments.unfreed import BLOCK_BYTES, UnfreedReason
+from lowtide.storage.log.segments.unfreed import UnfreedReason
 from tests.unit.storage.directory.managed_logs import A0
 from tests.unit.storage.directory.test_holes import (
     DELETED,
@@ -40,7 +40,7 @@ def test_many_deletes_make_few_holes() -> None:
         world.clock.now_ms += 50
     settle(world)
     assert 6 <= len(punches) <= 8, "one each 800 ms, of five seconds"
-    assert raw(world).count(DELETED) * len(DELETED) < BLOCK_BYTES
+    assert raw(world).count(DELETED) * len(DELETED) < world.filesystem.block_bytes
 
 
 def test_less_than_a_block_waits_for_the_next_hole() -> None:
