@@ -73,8 +73,7 @@ class DirectoryHoles:
         """`on_freed` are called when a hole is made. Unless `frees`, no hole is made."""
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
-        self.block_bytes = ports.filesystem.block_bytes
-        """Less than a block of the file system makes no hole, unless an erasure needs one."""
+        self.block_bytes = ports.filesystem.block_bytes  # Less makes no hole, unless an erasure needs one.
         self.noted: dict[tuple[TopicId, int], Hole] = {}
         """The holes in the notes; while the directory is opened, in the notes that were found."""
         self._path = path
