@@ -159,7 +159,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
         """
 
     def match_header(self, records: Buffer, count: int, name: bytes, value: bytes | None, /) -> list[int] | None:
-        """Returns the same of each record with that header."""
+        """Returns the offset delta and the timestamp delta of each record with that header, one after the other."""
 
     def add_keys(self, key_filter: bytearray, secret: bytes, records: Buffer, count: int, /) -> bool | None:
         """Adds the keys of records to a filter of `storage.erasures.key_filter`.

@@ -229,7 +229,7 @@ class _SegmentsSearch:
             self._builder.add(header, records)
 
     def _write_filter(self, segment: SearchedSegment, last: tuple[FilePosition, bytes] | None) -> bool:
-        """Writes a new filter. Returns whether there is one. `last`: the position and the header of the last batch."""
+        """Writes a new filter and returns whether it was written. `last`: position and header of the last batch."""
         if self._builder is None or last is None:
             return False
         encoded = self._builder.encode(segment.size, *last)

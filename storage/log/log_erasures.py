@@ -7,8 +7,8 @@ The file `lowtide-erasures` has the state, one line for each erasure. It is stag
 the leader epochs: a flush that raises the recovery point above an erasure makes the file durable before. So erasures
 below the recovery point are in the file, and a start finds those above it in the batches.
 
-Guards: an erasure leaves only by truncation or because the log start has passed it; a range leaves an erasure only when
-a segment without its records is in the log.
+Guards: an erasure leaves only by truncation, or once it is finished; a range leaves an erasure only when a segment
+without its records is in the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lowtide.storage.errors import DamagedSegmentError
 ERASURES_FILE: Final = "lowtide-erasures"
 
 KEPT_MAX: Final = 1_000
-"""Finished erasures that are remembered, so that a repeated request is answered without another search."""
+"""The number of finished erasures that a log remembers, to count the records of earlier requests with the same id."""
 
 _VERSION: Final = 0
 
@@ -75,7 +75,7 @@ class KnownErasure(msgspec.Struct):
     erasure_id: UUID
     flags: int
     count: int
-    """How many offsets it names."""
+    """The number of offsets that it names."""
     left: OffsetRanges
     """The offsets whose records may still be in a file of the log."""
     begun: int = 0
@@ -155,15 +155,6 @@ class LogErasures:
             self.known = [each for each in self.known if each.offset < end_offset]
             self._changed()
 
-    def forget_below(self, log_start_offset: Offset) -> None:
-        """Forgets the erasures that the log start has passed, and the oldest finished ones if there are many."""
-        done = [each for each in self.known if not each.left]
-        gone = {each.offset for each in done[: max(len(done) - KEPT_MAX, 0)]}
-        left = [each for each in self.known if each.offset >= log_start_offset and each.offset not in gone]
-        if len(left) < len(self.known):
-            self.known = left
-            self._changed()
-
     def note_durable(self, changes: int) -> None:
         """Notes that the file has this change, and is on the disk."""
         self._durable_changes = max(self._durable_changes, changes)
@@ -237,9 +228,13 @@ class LogErasures:
         return OffsetRanges.union_of(each.left for each in self.pending if 0 < each.begun <= self._durable_changes)
 
     def on_rewritten(self, erased: OffsetRanges) -> None:
-        """Notes that no file has a record at the `erased` offsets any more."""
+        """Notes that no file has a record at the `erased` offsets any more. Forgets the oldest finished erasures."""
         for each in self.pending:
             each.left = each.left.without(erased)
+        finished = [each.offset for each in self.known if not each.left]
+        if len(finished) > KEPT_MAX:
+            oldest = set(finished[:-KEPT_MAX])
+            self.known = [each for each in self.known if each.offset not in oldest]
         self._changed()
 
     # The file

@@ -160,7 +160,7 @@ def check_all_read(cluster: LowtideCluster, admin: BlockingAdminClient, topic: s
 def test_one_person_is_gone_and_all_others_are_read(
     cluster: LowtideCluster, admin: BlockingAdminClient, codec: str
 ) -> None:
-    """Protects the person, the others, their consumers, and a producer that goes on."""
+    """The person's records are gone, all others are read once, and an idempotent producer continues."""
     topic = f"people-{codec}"
     admin.create_topics([NewTopic(name=topic, partitions=1)])
     producer = producer_of(cluster, **{"compression.type": codec})

@@ -129,7 +129,7 @@ class Segment(SegmentFile):
             raise
 
     def invalidate_slices(self) -> None:
-        """Makes slices that weren't sent yet invalid: what they promise may no longer be read."""
+        """Invalidates the slices that weren't sent yet, because what they promise may no longer be read."""
         self.token.valid = False
         self.token = SliceToken()
 

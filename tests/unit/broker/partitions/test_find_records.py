@@ -217,7 +217,7 @@ def test_other_parts_of_the_broker_can_search() -> None:
 
 
 def test_what_another_erasure_names_has_its_end() -> None:
-    """Protects a person from "done" while replicas still have records that another request erases, or has erased."""
+    """Protects against a success while replicas still have records that another request erases."""
 
     async def run(world: Leading) -> None:
         await begin(world)
