@@ -18,8 +18,8 @@ from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.leadership import Leadership
+from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory import log_starts
 from lowtide.storage.log.log import Log
@@ -135,8 +135,8 @@ def any_leader_epoch(patch: Patch) -> None:
 
 
 def every_follower_answers(patch: Patch) -> None:
-    """Rule DR7: a follower serves consumers without the log start of its leader."""
-    patch.setattr(FollowerReads, "may_serve", lambda *_: True)
+    """Rule DR7: a follower serves consumers out of sync and without the log start of its leader."""
+    patch.setattr(Partition, "may_serve_as_follower", lambda *_: True)
 
 
 def leads_on_after_a_restart(patch: Patch) -> None:
