@@ -127,7 +127,7 @@ async def _verify(call: SettingsCall, plan: RunPlan, faults: FaultCommand | None
     result: RunResult | None = None
     try:
         async with AdminClient(settings) as client:
-            run = VerificationRun(client, plan, SystemClock(), Random(seed), faults, on_progress=_remark)
+            run = VerificationRun(client, plan, SystemClock(), Random(seed), faults and faults.run, on_progress=_remark)
             try:
                 result = await run.prepare()
                 await run.run(result)

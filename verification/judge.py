@@ -84,8 +84,8 @@ class PartitionJudge:
         self._pending_deletes: dict[int, Offset] = {}
         self._possible_delete: Offset = 0
         """The highest offset of deletes that have returned, except refused ones."""
-        self._gone_below: Offset = 0
-        """A broker has shown that nothing below it is readable."""
+        self._gone_below: dict[int, Offset] = {}
+        """By broker: it has shown that nothing below this offset was readable."""
         self._log_starts: dict[int, list[tuple[int, Offset]]] = {}
         """By broker: when it answered with a higher log start than before, and which."""
         self._erasures: dict[int, list[_Erasure]] = {}
@@ -131,6 +131,10 @@ class PartitionJudge:
     def possible_delete(self) -> Offset:
         """The highest offset of all deletes that may have been done, also of pending and unanswered ones."""
         return max(self._possible_delete, *self._pending_deletes.values(), 0)
+
+    def person_at(self, offset: Offset) -> int:
+        """Returns the person whose record is at an offset; any one if none is known to be there."""
+        return person_of(self._serial_at[offset] if offset < len(self._serial_at) else 0)
 
     # ------------------------------------------------------------------ changes
     def _on_produce(self, operation: ProduceOperation, end: Offset) -> Iterator[Anomaly]:
@@ -181,8 +185,8 @@ class PartitionJudge:
         yield from self._on_log_start(operation, operation.log_start)
         if operation.records:
             yield from self._on_records(operation, promise)
-        elif operation.result is Result.REFUSED and operation.leader and promise and operation.start < promise.offset:
-            self._gone_below = max(self._gone_below, operation.start + 1)  # An answer OFFSET_OUT_OF_RANGE.
+        elif operation.result is Result.REFUSED and promise is not None and operation.start < promise.offset:
+            self._show_gone(operation, operation.start + 1)  # The answer is OFFSET_OUT_OF_RANGE.
         end = max(operation.end, operation.expected_end)
         if end > operation.start:
             yield from self._check_complete(operation, range(operation.start, end))
@@ -201,7 +205,8 @@ class PartitionJudge:
             return
         back = [offset for offset, _ in operation.records if offset < promise.offset]
         self.came_back.update(self._deletes_of(back))
-        kind = AnomalyKind.RETURNED if self._gone_below >= promise.offset else AnomalyKind.NOT_DELETED
+        was_gone = self._gone_below.get(operation.broker, 0) >= promise.offset
+        kind = AnomalyKind.RETURNED if was_gone else AnomalyKind.NOT_DELETED
         where = f"broker {operation.broker}{'' if operation.leader else ', as a follower,'}"
         sentence = (
             f"{where} returned {offsets_text(first, back[-1])}; a delete below {promise.offset} was acknowledged before"
@@ -261,7 +266,10 @@ class PartitionJudge:
         assert operation.returned is not None
         if log_start > (told[-1][1] if told else -1):
             told.append((operation.returned.number, log_start))
-        self._gone_below = max(self._gone_below, log_start)
+        self._show_gone(operation, log_start)
+
+    def _show_gone(self, operation: PartitionOperation, offset: Offset) -> None:
+        self._gone_below[operation.broker] = max(self._gone_below.get(operation.broker, 0), offset)
 
     def _check_bounds(self, operation: PartitionOperation, log_start: Offset, what: str) -> Iterator[Anomaly]:
         """Checks a log start, or the lowest one, against the deletes."""

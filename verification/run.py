@@ -7,7 +7,7 @@ hides what it brings back; in the others deletes go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide.admin.cluster import BrokerHandle
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
-    from lowtide.verification.faults import FaultCommand
+    from lowtide.verification.faults import FaultResult
 
 CLEANUP_S: Final = 60.0
 READY_S: Final = 60.0
@@ -79,7 +79,7 @@ class VerificationRun:
         plan: RunPlan,
         clock: Clock,
         random: Random,
-        faults: FaultCommand | None = None,
+        faults: Callable[[int], Awaitable[FaultResult]] | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client = client
@@ -163,6 +163,8 @@ class VerificationRun:
                 number += 1
                 if number % 2:
                     workload.hold_deletes()
+                if result.erases:
+                    await workload.erase_before_fault()
                 await self._fault(result.history, requests, number)
             await workload.pause_deletes()
             found = await survey.run(all_lead=is_last)
@@ -175,7 +177,7 @@ class VerificationRun:
     async def _fault(self, history: OperationHistory, requests: RecordedRequests, number: int) -> None:
         assert self._faults is not None
         invoked = history.moment(requests.now_ms())
-        exit_code, error = await self._faults.run(number)
+        exit_code, error = await self._faults(number)
         returned = history.moment(requests.now_ms())
         history.on_fault(
             FaultOperation(number=number, invoked=invoked, returned=returned, exit_code=exit_code, error=error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.runtime.tasks import TaskRegistry
-from lowtide.verification.operations import PERSONS, Result
+from lowtide.verification.operations import Result
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster_view import PartitionDescription
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PRODUCE_PAUSE_S: Final = 0.1
 DELETE_PAUSE_S: Final = 0.8
 READ_PAUSE_S: Final = 0.05
-ERASE_PAUSE_S: Final = 20.0
+ERASE_PAUSE_S: Final = 10.0
 """The longest pauses after an operation; the mean is half of them."""
 
 ERROR_PAUSE_S: Final = 0.1
@@ -126,6 +126,14 @@ class DeleteWorkload:
         """Lets no delete begin from now on."""
         self._may_delete.clear()
 
+    async def erase_before_fault(self) -> None:
+        """Erases a person in each partition, also while deletes are held: the records would be live without it."""
+        partitions = self._requests.history.judges
+        leaders = [(partition, await self._leaders.leader(partition)) for partition in partitions]
+        await asyncio.gather(
+            *(self._erase_live(partition, leader) for partition, leader in leaders if leader is not None)
+        )
+
     def resume_deletes(self) -> None:
         """Ends a pause."""
         self._may_delete.set()
@@ -172,7 +180,13 @@ class DeleteWorkload:
     async def _erase(self, partition: TopicPartition, leader: BrokerId) -> bool:
         await self._rest(ERASE_PAUSE_S)
         async with _Turn(self):
-            erasing = await self._requests.erase(partition, leader, self._random.randrange(PERSONS))
+            return await self._erase_live(partition, leader)
+
+    async def _erase_live(self, partition: TopicPartition, leader: BrokerId) -> bool:
+        """Erases a person who has a live record."""
+        judge = self._judge(partition)
+        live = self._random.randint(_deleted_below(judge), judge.acknowledged_end)
+        erasing = await self._requests.erase(partition, leader, judge.person_at(live))
         return erasing.result is Result.OK
 
     async def _consume(self, partition: TopicPartition, leader: BrokerId) -> bool:
