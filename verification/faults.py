@@ -41,3 +41,4 @@ class FaultCommand:
             return FaultResult(None, f"it was killed after {self._timeout_s:g} s")
         finally:
             child.kill()
+            await child.wait()

@@ -28,7 +28,11 @@ from lowtide.protocol.messages.delete_records import (
 )
 from lowtide.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from lowtide.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from lowtide.protocol.messages.elect_leaders import ElectLeadersPartitionResult, ElectLeadersResponse, ElectLeadersTopicResult
+from lowtide.protocol.messages.elect_leaders import (
+    ElectLeadersPartitionResult,
+    ElectLeadersResponse,
+    ElectLeadersTopicResult,
+)
 from lowtide.protocol.messages.erase_records import ErasedPartition, ErasedTopic, EraseRecordsResponse
 from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lowtide.protocol.messages.find_records import FindRecordsResponse, FoundPartition, FoundTopic
@@ -234,7 +238,11 @@ class FakeKafka:
                         record[1] for record in replica.records if record and record[0] in request.keys and record[1]
                     )
                 row = FoundPartition(
-                    partition_index=asked.partition_index, error_code=0, searched_from=0, searched_to=end, record_count=1
+                    partition_index=asked.partition_index,
+                    error_code=0,
+                    searched_from=0,
+                    searched_to=end,
+                    record_count=1,
                 )
                 rows.append(row)
             topics.append(FoundTopic(name=topic.name, partitions=rows))
@@ -244,7 +252,9 @@ class FakeKafka:
         topics = [
             ErasedTopic(
                 name=topic.name,
-                partitions=[ErasedPartition(partition_index=row.partition_index, error_code=0) for row in topic.partitions],
+                partitions=[
+                    ErasedPartition(partition_index=row.partition_index, error_code=0) for row in topic.partitions
+                ],
             )
             for topic in request.topics
         ]

@@ -271,7 +271,9 @@ PLANTS = (
     Plant("a follower in sync returns nothing", K.LOST, a_follower_returns_nothing),
     Plant("a follower in sync lost its end", K.LOST, a_follower_lost_its_end),
     Plant("the end of the log is lost, and used again", K.OFFSET_REUSED, the_end_is_lost),
-    Plant("a produce is acknowledged and not written", K.OFFSET_REUSED, api=PRODUCES, change=acknowledged_and_not_written),
+    Plant(
+        "a produce is acknowledged and not written", K.OFFSET_REUSED, api=PRODUCES, change=acknowledged_and_not_written
+    ),
     Plant("a produce is acknowledged at a used offset", K.OFFSET_REUSED, api=PRODUCES, change=acknowledged_in_front),
     Plant("two records change places", K.OFFSET_REUSED, two_records_change_places),
     Plant("a follower has another record at an offset", K.OFFSET_REUSED, a_follower_has_another_record),
