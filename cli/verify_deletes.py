@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import sys
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
@@ -58,7 +59,7 @@ class FaultOptions(OptionGroup):
             "--faults",
             metavar="COMMAND",
             help="kills brokers, say, and starts them again; it gets the number of the round as its last argument and "
-            "as LOWTIDE_FAULT_ROUND",
+            "as VERIFY_DELETES_ROUND",
         ),
     ] = None
     fault_interval: Annotated[
@@ -105,7 +106,10 @@ def verify_deletes(
         round_s=faults.fault_interval,
         recovery_s=faults.recovery,
     )
-    return asyncio.run(_verify(call, plan, _command_of(faults), used_seed))
+    try:
+        return asyncio.run(_verify(call, plan, _command_of(faults), used_seed))
+    except asyncio.CancelledError:
+        return ExitCode.INTERRUPTED
 
 
 def _command_of(options: FaultOptions) -> FaultCommand | None:
@@ -122,12 +126,17 @@ def _command_of(options: FaultOptions) -> FaultCommand | None:
 
 
 async def _verify(call: SettingsCall, plan: RunPlan, faults: FaultCommand | None, seed: int) -> ExitCode:
-    """Runs and reports. A run that is ended by Ctrl-C deletes its topics and is reported too. Errors: CommandError."""
+    """Runs and reports. After SIGINT or SIGTERM a run deletes its topics too, and is reported. Errors: CommandError."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     settings = replace(call.settings, reconnect_backoff_max_ms=RECONNECT_MS, retry_backoff_max_ms=RECONNECT_MS)
     result: RunResult | None = None
     try:
         async with AdminClient(settings) as client:
-            run = VerificationRun(client, plan, SystemClock(), Random(seed), faults and faults.run, on_progress=_remark)
+            run = VerificationRun(
+                client, plan, SystemClock(), Random(seed), faults.run if faults else None, on_progress=_remark
+            )
             try:
                 result = await run.prepare()
                 await run.run(result)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from lowtide.runtime.child_process import start_child
 
-ROUND_VARIABLE: Final = "LOWTIDE_FAULT_ROUND"
+ROUND_VARIABLE: Final = "VERIFY_DELETES_ROUND"
 """The environment variable that has the number of the round; the command's last argument has it too."""
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from lowtide.protocol.types import TopicPartition
 from lowtide.verification.judge import Anomaly, PartitionJudge
 from lowtide.verification.operations import (
+    NOT_SENT,
     AnyOperation,
     DeleteOperation,
     EraseOperation,
@@ -32,6 +33,7 @@ ANOMALIES_MAX: Final = 1_000
 _RECENT_MAX: Final = 8
 """The operations of a partition that are shown before an anomaly."""
 
+_FAULTS_SHOWN_MAX: Final = 3
 _FAULTS_MAX: Final = 10_000
 
 PRODUCE: Final = "produce"
@@ -89,14 +91,17 @@ class OperationHistory:
         self._count(operation, judge)
         for anomaly in judge.complete(operation):
             self._keep(operation, anomaly)
-        self._recent[operation.partition].append(operation)
+        if operation.error != NOT_SENT:
+            self._recent[operation.partition].append(operation)
 
-    def on_fault(self, fault: FaultOperation) -> None:
-        """Notes a run of the user's command."""
+    def begin_fault(self, number: int, now_ms: int) -> FaultOperation:
+        """Begins a run of the user's command. The caller sets its end."""
+        fault = FaultOperation(number=number, invoked=self.moment(now_ms))
         if len(self.faults) < _FAULTS_MAX:
             self.faults.append(fault)
         else:
             self.further_faults += 1
+        return fault
 
     def _count(self, operation: PartitionOperation, judge: PartitionJudge) -> None:
         kind = kind_of(operation)
@@ -129,11 +134,13 @@ class OperationHistory:
     def _around(self, operation: PartitionOperation, anomaly: Anomaly) -> list[AnyOperation]:
         """Returns the operations that made the promise, the faults since, the last ones, and the one that broke it."""
         since = min((cause.invoked.number for cause in anomaly.causes), default=0)
-        faults = [fault for fault in self.faults[-_RECENT_MAX:] if fault.returned.number > since]
-        found: dict[int, AnyOperation] = {
-            each.invoked.number: each
-            for each in (*anomaly.causes, *faults, *self._recent[operation.partition], operation)
-        }
+        faults = [
+            fault
+            for fault in self.faults[-_FAULTS_SHOWN_MAX:]
+            if fault.returned is None or fault.returned.number > since
+        ]
+        around: list[AnyOperation] = [*anomaly.causes, *faults, *self._recent[operation.partition], operation]
+        found = {each.invoked.number: each for each in around}
         return [found[number] for number in sorted(found)]
 
 

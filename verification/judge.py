@@ -256,10 +256,11 @@ class PartitionJudge:
     def _on_log_start(self, operation: OffsetsOperation | ReadOperation, log_start: Offset) -> Iterator[Anomaly]:
         if log_start < 0:
             return
-        yield from self._check_bounds(operation, log_start, "the log starts at")
+        wrong = list(self._check_bounds(operation, log_start, "the log starts at"))
+        yield from wrong
         told = self._log_starts.setdefault(operation.broker, [])
         count = bisect_left(told, (operation.invoked.number, 0))
-        if count and told[count - 1][1] > log_start:
+        if not wrong and count and told[count - 1][1] > log_start:
             before = told[count - 1][1]
             sentence = f"broker {operation.broker} answered that the log starts at {before}, and then at {log_start}"
             yield Anomaly(AnomalyKind.LOG_START_FELL, (operation.broker, before), _sentence(sentence), ())

@@ -17,6 +17,9 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicPartit
 PERSONS: Final = 20
 """The number of different keys. An erasure names one of them."""
 
+NOT_SENT: Final = "not sent: no connection"
+"""The error of an operation that never reached its broker."""
+
 FOREIGN: Final = -1
 """Stands for a value that this run did not send to the partition."""
 
@@ -98,12 +101,12 @@ class EraseOperation(PartitionOperation, kw_only=True):
 
 
 class FaultOperation(msgspec.Struct, kw_only=True):
-    """One run of the user's command. `exit_code` is None if it did not end in time or could not be started."""
+    """One run of the user's command. `exit_code` is None if it runs, was killed, or could not be started."""
 
     number: int
     invoked: Moment
-    returned: Moment
-    exit_code: int | None
+    returned: Moment | None = None
+    exit_code: int | None = None
     error: str = ""
 
 
@@ -124,6 +127,8 @@ def sentence_of(operation: AnyOperation) -> str:
     """Returns a line for people: what was asked, and what was answered."""
     if isinstance(operation, FaultOperation):
         ended = operation.error or f"exit code {operation.exit_code}"
+        if operation.returned is None:
+            ended = "not ended yet"
         return f"fault command, round {operation.number}: {ended}"
     asked, answered = _asked_and_answered(operation)
     if operation.returned is None:

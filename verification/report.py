@@ -20,6 +20,7 @@ from lowtide.verification.history import (
     OperationHistory,
     SeenAnomaly,
 )
+from lowtide.verification.judge import AnomalyKind
 from lowtide.verification.operations import AnyOperation, Result, sentence_of
 from lowtide.verification.run import RunResult
 
@@ -158,7 +159,7 @@ def _done_lines(result: RunResult) -> Iterator[str]:
     below = history.reads_below_deletes
     yield f"  {history.records_produced} records were acknowledged, {history.records_read} were read"
     yield f"  deleted offsets were asked for {below[True]} times at leaders, {below[False]} times at followers"
-    failed = sum(fault.exit_code != 0 for fault in history.faults)
+    failed = sum(fault.exit_code != 0 for fault in history.faults if fault.returned is not None)
     faults = len(history.faults) + history.further_faults
     yield f"  the fault command ran {faults} times, {failed} times without success; {result.elections} elections"
     read, unread = (sum(len(getattr(each, name)) for each in result.surveys) for name in ("read", "unread"))
@@ -172,11 +173,12 @@ def _done_lines(result: RunResult) -> Iterator[str]:
 
 
 def _anomaly_lines(history: OperationHistory) -> Iterator[str]:
-    shown = Counter[str]()
+    shown = Counter[AnomalyKind]()
     if not history.anomalies:
         return
     yield "Anomalies"
-    for seen in history.anomalies.values():
+    order = list(AnomalyKind)
+    for seen in sorted(history.anomalies.values(), key=lambda each: order.index(each.anomaly.kind)):
         kind = seen.anomaly.kind
         shown[kind] += 1
         if shown[kind] > SHOWN_MAX:
@@ -209,7 +211,7 @@ def _verdict_lines(result: RunResult) -> Iterator[str]:
     elif verdict is RunVerdict.KEPT:
         yield "  no anomaly: no answer contradicts a promise. This run proves nothing about others."
     else:
-        yield "  unknown: no delete was acknowledged, or no replica could be read below one afterwards"
+        yield "  unknown: no delete was acknowledged, or no survey read a replica to the end"
     yield f"  {came_back} of {acknowledged} acknowledged deletes came back"
     for name, reason in result.remaining_topics.items():
         yield f"  topic {name} could not be deleted: {reason}"

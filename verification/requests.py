@@ -25,6 +25,7 @@ from lowtide.protocol.records import check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.verification.operations import (
     FOREIGN,
+    NOT_SENT,
     DeleteOperation,
     EraseOperation,
     OffsetsOperation,
@@ -223,7 +224,7 @@ class RecordedRequests:
         except ConnectionFailedError as error:
             if not error.was_sent and not isinstance(operation, ReadOperation):
                 operation.result = Result.REFUSED
-            operation.error = "connection lost" if error.was_sent else "not sent: no connection"
+            operation.error = "connection lost" if error.was_sent else NOT_SENT
         except AdminError as error:
             operation.error = _reason(error)
         return None

@@ -18,7 +18,6 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.verification.history import OperationHistory
-from lowtide.verification.operations import FaultOperation
 from lowtide.verification.requests import FOLLOWERS_SINCE, RecordedRequests
 from lowtide.verification.survey import ReplicaSurvey, SurveyResult
 from lowtide.verification.workload import ClusterLeaders, DeleteWorkload
@@ -96,7 +95,7 @@ class VerificationRun:
         cluster = await client.describe_cluster()
         factor = plan.replication_factor or min(3, len(cluster.brokers))
         topics = [f"{plan.prefix}-{number}" for number in range(plan.topics)]
-        configs = {
+        configs: dict[str, str | float | bool] = {
             "cleanup.policy": "delete",
             "retention.ms": -1,
             "retention.bytes": -1,
@@ -109,9 +108,9 @@ class VerificationRun:
             NewTopic(name=name, partitions=plan.partitions, replication_factor=factor, configs=configs)
             for name in topics
         )
-        for result in created.values():
-            if isinstance(result, AdminError):
-                raise result
+        for each in created.values():
+            if isinstance(each, AdminError):
+                raise each
         partitions = [TopicPartition(name, number) for name in topics for number in range(plan.partitions)]
         result = RunResult(OperationHistory(partitions), cluster, factor, topics)
         result.reads_followers = await self._followers_answer()
@@ -176,14 +175,12 @@ class VerificationRun:
 
     async def _fault(self, history: OperationHistory, requests: RecordedRequests, number: int) -> None:
         assert self._faults is not None
-        invoked = history.moment(requests.now_ms())
-        exit_code, error = await self._faults(number)
-        returned = history.moment(requests.now_ms())
-        history.on_fault(
-            FaultOperation(number=number, invoked=invoked, returned=returned, exit_code=exit_code, error=error)
-        )
-        if exit_code != 0:
-            self._on_progress(f"round {number}: the fault command failed: {error or f'exit code {exit_code}'}")
+        fault = history.begin_fault(number, requests.now_ms())
+        fault.exit_code, fault.error = await self._faults(number)
+        fault.returned = history.moment(requests.now_ms())
+        if fault.exit_code != 0:
+            reason = fault.error or f"exit code {fault.exit_code}"
+            self._on_progress(f"round {number}: the fault command failed: {reason}")
 
     async def clean_up(self) -> dict[str, str]:
         """Deletes the topics. Returns those that remain, with the reasons."""

@@ -140,8 +140,9 @@ class FakeKafka:
             rows = [ScriptedPartition(1, replicas=BROKERS, isr=BROKERS) for _ in range(topic.num_partitions)]
             self.scripted.topics[topic.name] = ScriptedTopic(b"\1" * 16, rows)
             self.partitions |= {(topic.name, number): FakePartition() for number in range(topic.num_partitions)}
-        rows = [CreatableTopicResult(name=each.name, error_code=0) for each in request.topics]
-        return CreateTopicsResponse(topics=rows)
+        return CreateTopicsResponse(
+            topics=[CreatableTopicResult(name=each.name, error_code=0) for each in request.topics]
+        )
 
     def _delete_topics(self, _: ScriptedBroker, request: Any) -> DeleteTopicsResponse:
         for topic in request.topics:

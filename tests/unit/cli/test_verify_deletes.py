@@ -37,7 +37,7 @@ def test_an_unreachable_cluster_is_no_anomaly(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == ExitCode.UNREACHABLE
 
 
-SCRIPT = "import os, sys; sys.exit(int(sys.argv[1]) * 10 + int(os.environ['LOWTIDE_FAULT_ROUND']))"
+SCRIPT = "import os, sys; sys.exit(int(sys.argv[1]) * 10 + int(os.environ['VERIFY_DELETES_ROUND']))"
 
 
 async def test_the_fault_command_gets_the_number_of_the_round() -> None:

@@ -15,7 +15,6 @@ from lowtide.verification.operations import (
     PERSONS,
     DeleteOperation,
     EraseOperation,
-    FaultOperation,
     OffsetsOperation,
     PartitionOperation,
     ProduceOperation,
@@ -48,8 +47,8 @@ class History:
         self.end(self.begin(operation), result)
 
     def fault(self) -> None:
-        first, last = self.history.moment(self._now), self.history.moment(self._now)
-        self.history.on_fault(FaultOperation(number=1, invoked=first, returned=last, exit_code=0))
+        fault = self.history.begin_fault(1, self._now)
+        fault.returned, fault.exit_code = self.history.moment(self._now), 0
 
     @property
     def kinds(self) -> list[AnomalyKind]:
