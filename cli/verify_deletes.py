@@ -73,7 +73,7 @@ class FaultOptions(OptionGroup):
     recovery: Annotated[
         float,
         typer.Option(
-            "--recovery", metavar="SECONDS", min=1, max=3600, help="how long replicas may take to be in sync again"
+            "--recovery", metavar="SECONDS", min=1, max=3600, help="how long replicas may take to be complete again"
         ),
     ] = 60.0
 

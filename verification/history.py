@@ -97,6 +97,8 @@ class OperationHistory:
     def begin_fault(self, number: int, now_ms: int) -> FaultOperation:
         """Begins a run of the user's command. The caller sets its end."""
         fault = FaultOperation(number=number, invoked=self.moment(now_ms))
+        for judge in self.judges.values():
+            judge.on_fault(fault.invoked)
         if len(self.faults) < _FAULTS_MAX:
             self.faults.append(fault)
         else:

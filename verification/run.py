@@ -49,6 +49,7 @@ class RunPlan:
     round_s: float
     """The mean time between two faults, or between two surveys without faults."""
     recovery_s: float
+    """How long replicas may take to be in sync, and then to return what was acknowledged."""
 
 
 @dataclass(slots=True)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from lowtide.verification.requests import RecordedRequests
     from lowtide.verification.workload import ClusterLeaders
 
-PROGRESS_S: Final = 20.0
-"""A replica that returns nothing more for so long will not return it."""
-
 RETRY_S: Final = 0.2
 ELECTION_S: Final = 20.0
 
@@ -131,7 +128,7 @@ class ReplicaSurvey:
     async def _read_whole(self, partition: TopicPartition, broker: BrokerId, *, leader: bool) -> bool:
         """Reads a replica from below its deletes to the end of what was acknowledged.
 
-        Returns whether it answered to the end. Records that it still does not return after `PROGRESS_S` are missing.
+        Returns whether it answered to the end. Records that it does not return in the time for recovery are missing.
         """
         requests, judge = self._requests, self._requests.history.judges[partition]
         deleted: Offset = judge.deletes[-1].offset if judge.deletes else 0
@@ -149,7 +146,7 @@ class ReplicaSurvey:
             if read.result is Result.REFUSED and position < judge.possible_delete:
                 position = judge.possible_delete  # A delete without an answer was done.
                 continue
-            if requests.now_ms() - last_ms > PROGRESS_S * 1000:
+            if requests.now_ms() - last_ms > self._recovery_s * 1000:
                 if not self._is_in_sync(partition):
                     return False
                 read = await requests.read(partition, broker, position, leader=leader, expected_end=end)

@@ -138,6 +138,14 @@ def test_what_a_history_shows(case: Case) -> None:
     assert list(dict.fromkeys(kinds)) == case.kinds
 
 
+def test_what_is_read_again_after_a_fault_has_returned() -> None:
+    """Nothing had shown that the broker had deleted it, but it had acknowledged."""
+    history = ten_without_five()
+    history.fault()
+    history.do(read(4, 4, 5))
+    assert history.kinds == [AnomalyKind.RETURNED]
+
+
 def test_a_gap_is_a_lost_record() -> None:
     history = ten_without_five()
     gap = ReadOperation(partition=KEY, broker=1, process="r", start=5, records=((5, 5), (8, 8)), end=9)
