@@ -60,7 +60,7 @@ class Anomaly(NamedTuple):
     """The operations that made the promise."""
 
 
-class _Erasure(NamedTuple):
+class _PromisedErasure(NamedTuple):
     operation: EraseOperation
     below: Offset
     """Exclusive: what was acknowledged when it was invoked."""
@@ -89,7 +89,7 @@ class PartitionJudge:
         """By broker: it has shown that nothing below this offset was readable."""
         self._log_starts: dict[int, list[tuple[int, Offset]]] = {}
         """By broker: when it answered with a higher log start than before, and which."""
-        self._erasures: dict[int, list[_Erasure]] = {}
+        self._erasures: dict[int, list[_PromisedErasure]] = {}
         self._ends_at_invocation: dict[int, Offset] = {}
         self._pending_erasures: dict[int, int] = {}
         self._may_lack: dict[int, float] = {}
@@ -177,7 +177,7 @@ class PartitionJudge:
     def _on_erase(self, operation: EraseOperation, end: Offset) -> None:
         person = self._pending_erasures.pop(operation.invoked.number)
         if operation.result is Result.OK:
-            self._erasures.setdefault(person, []).append(_Erasure(operation, end))
+            self._erasures.setdefault(person, []).append(_PromisedErasure(operation, end))
             self._may_lack[person] = max(self._may_lack.get(person, 0), operation.searched_to)
         elif operation.result is Result.UNKNOWN:
             self._may_lack[person] = math.inf
