@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lowtide.admin.cluster_description import ClusterDescription
-from lowtide.admin.errors import AdminError, UnsupportedVersionError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
+from lowtide.admin.finding import SearchedPartition
 from lowtide.admin.topics import NewTopic
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.types import TopicPartition
@@ -109,6 +110,7 @@ class VerificationRun:
             NewTopic(name=name, partitions=plan.partitions, replication_factor=factor, configs=configs)
             for name in topics
         )
+        self._created = [name for name, each in created.items() if not isinstance(each, BrokerAnsweredError)]
         for each in created.values():
             if isinstance(each, AdminError):
                 raise each
@@ -125,7 +127,7 @@ class VerificationRun:
     async def _can_erase(self, partitions: list[TopicPartition]) -> bool:
         """Returns whether the brokers are Lowtide's and erase keys: no other brokers know the request."""
         found = await self._client.find_records(partitions, keys=[b"nobody"], timeout=READY_S)
-        return not any(isinstance(each, UnsupportedVersionError) for each in found.values())
+        return all(isinstance(each, SearchedPartition) for each in found.values())
 
     async def run(self, result: RunResult) -> None:
         """Works, makes faults and surveys until the time is over. `result` grows meanwhile. Errors: AdminError."""

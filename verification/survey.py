@@ -117,12 +117,14 @@ class ReplicaSurvey:
 
     # ------------------------------------------------------------------ reading
     async def _read_replicas(self, partition: TopicPartition, result: SurveyResult) -> None:
-        leader = self._leader(partition)
-        in_sync = self._is_in_sync(partition)
-        for broker in self._replicas(partition):
-            if broker != leader and not self._reads_followers:
+        known = self._leaders.known(partition)
+        if known is None:
+            return
+        for broker in known.replicas:
+            leads = broker == known.leader
+            if not leads and not self._reads_followers:
                 continue
-            is_read = in_sync and await self._read_whole(partition, broker, leader=broker == leader)
+            is_read = broker in known.isr and await self._read_whole(partition, broker, leader=leads)
             (result.read if is_read else result.unread).append((partition, broker))
 
     async def _read_whole(self, partition: TopicPartition, broker: BrokerId, *, leader: bool) -> bool:

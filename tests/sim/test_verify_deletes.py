@@ -315,6 +315,7 @@ def test_a_planted_anomaly_is_found(plant: Plant) -> None:
     assert verdict_of(result) is RunVerdict.BROKEN
     found = next(seen for seen in result.history.anomalies.values() if seen.anomaly.kind is plant.kind)
     assert found.operations, "an anomaly is shown with the operations around it"
+    assert any(line.startswith(f"  {plant.kind}: verify-0:0, ") for line in report_lines(result, 5))
     assert report_value(result, 5)["verdict"] == "broken"
 
 
