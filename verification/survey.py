@@ -52,8 +52,8 @@ class ReplicaSurvey:
         await self._until(self._recovery_s, self._is_in_sync)
         await asyncio.gather(*(self._read_replicas(partition, result) for partition in self._partitions))
         if all_lead:
-            for turn in range(max(len(self._replicas(partition)) for partition in self._partitions)):
-                await self._let_lead(turn + 1, result)
+            for _ in range(max(len(self._replicas(partition)) for partition in self._partitions)):
+                await self._let_next_lead(result)
         else:
             await self._elect_preferred()
         leaders = [(partition, self._leader(partition)) for partition in self._partitions]
@@ -95,8 +95,8 @@ class ReplicaSurvey:
             return
         await self._leaders.refresh()
 
-    async def _let_lead(self, places: int, result: SurveyResult) -> None:
-        """Makes another replica of each partition the leader, and reads it."""
+    async def _let_next_lead(self, result: SurveyResult) -> None:
+        """Makes the second replica of each partition the first one and the leader, and reads it."""
         wanted: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         for partition in self._partitions:
             replicas = self._replicas(partition)
@@ -111,7 +111,7 @@ class ReplicaSurvey:
             await self._until(ELECTION_S, lambda each: each not in wanted or self._leader(each) == wanted[each][0])
         except AdminError:
             return
-        leads = {each for each, replicas in wanted.items() if self._leader(each) == replicas[0]}
+        leads = [each for each, replicas in wanted.items() if self._leader(each) == replicas[0]]
         done = await asyncio.gather(*(self._read_whole(each, wanted[each][0], leader=True) for each in leads))
         result.led += [(each, wanted[each][0]) for each, is_read in zip(leads, done, strict=True) if is_read]
 
