@@ -36,7 +36,7 @@ class SelectorKind(IntEnum):
 
 
 @versions("0", flexible="0+")
-class NamedKey(ApiMessage, kw_only=True, frozen=True):
+class NamedKey(ApiMessage, kw_only=True):
     """One part of one search of one partition. A repeated search has another end or another leader epoch."""
 
     erasure_id: Uuid
@@ -84,7 +84,7 @@ class NamedRecords(ApiMessage, kw_only=True):
 
 
 @versions("0", flexible="0+")
-class CleanKey(ApiMessage, kw_only=True, frozen=True):
+class CleanKey(ApiMessage, kw_only=True):
     """One replica, and the erasure that it has carried out."""
 
     erasure_id: Uuid
