@@ -31,6 +31,7 @@ from lowtide.broker.guards.guard import behind_guard
 from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
@@ -60,6 +61,7 @@ class HandlerParts(NamedTuple):
     retention: Retention
     observed: BrokerObservation
     dispatcher: Dispatcher
+    ledger: ErasureLedger
 
     def by_type(self) -> dict[Any, object]:
         """Returns the parts by the types of the parameters of `handler` functions."""
@@ -72,6 +74,7 @@ class HandlerParts(NamedTuple):
             BrokerContext: broker,
             Callable[[], MetadataImage]: lambda: broker.metadata.image,
             ConfigAdministrator: self.configs,
+            ErasureLedger: self.ledger,
             Explanations: Explanations(broker, self.retention),
             GroupCoordinator: groups,
             LogHistory: self.observed.history,

@@ -25,6 +25,7 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
 from lowtide.broker.handlers.share.registry import make_share_parts
 from lowtide.broker.http.readiness import BrokerStage
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
@@ -133,7 +134,8 @@ class Serving:
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
-        known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
+        ledger = ErasureLedger(context, administrator, peers, is_alone=is_alone)
+        known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher, ledger)
         dispatcher.register(handlers(HandlerParts(*known)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
         self._due_work = DueWork(ports.loop, ports.clock, log_manager.directories, ticks)
