@@ -22,17 +22,19 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 NAMED_TYPE: Final = 0
 CLEAN_TYPE: Final = 1
 
+COMMITMENT_BYTES: Final = 32
+"""The size of a commitment to a selector."""
+
 RECORDS_MAX: Final = 10_000
 """The most records that one record of the ledger names. A search that found more has several parts."""
 
 
 class SelectorKind(IntEnum):
-    """What a request named records by. `BEGINNING` is everything below an offset (`--erase`)."""
+    """What a request named records by."""
 
     KEYS = 0
     HEADER = 1
     OFFSETS = 2
-    BEGINNING = 3
 
 
 @versions("0", flexible="0+")
@@ -98,8 +100,6 @@ class CleanReplica(ApiMessage, kw_only=True):
     """No file of the replica has a record below `offset`, or one that an erasure below `erasures_end` names."""
 
     topic: String
-    kind: Int8
-    """A `SelectorKind`."""
     principal: String
     offset: Int64
     erasures_end: Int64 = UNKNOWN_OFFSET

@@ -40,6 +40,8 @@ TIMEOUT_MS: Final = 10_000
 REQUEST_BYTES: Final = 512 << 10
 """More records go out in several requests. One record has a tenth of it at most."""
 
+LEDGER_REFUSED: Final = "The ledger of erasures could not be written."
+
 _BACKOFF: Final = Backoff(50, 1_000)
 _CONFIGS: Final = (("cleanup.policy", "compact"), ("compression.type", "producer"))
 _KEY: Final = ""
@@ -106,12 +108,14 @@ class ErasureLedger:
         batches = make_batches(records, wall_ms, None, found.log.config.max_message_bytes)
         if not batches:
             return ErrorCode.MESSAGE_TOO_LARGE
+        end_offset = 0
         for batch in batches:
             appended = replicas.append(found, batch, wall_ms)
             if isinstance(appended, ErrorCode):
                 return appended
+            end_offset = appended.last_offset + 1
         committed: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        replicas.when_committed(found, appended.last_offset + 1, partial(_set_result, committed), timeout_ms=timeout_ms)
+        replicas.when_committed(found, end_offset, partial(_set_result, committed), timeout_ms=timeout_ms)
         return await committed
 
     async def _written(self, records: Sequence[CoordinatorRecord], deadline: float) -> ErrorCode:

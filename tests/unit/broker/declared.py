@@ -24,7 +24,16 @@ def registry() -> Dispatcher:
 def all_specs(dispatcher: Dispatcher) -> list[HandlerSpec]:
     shares = ShareParts(MagicMock(), MagicMock(), MagicMock())
     coordinators = Coordinators(MagicMock(), MagicMock(), shares)
-    parts = (MagicMock(), MagicMock(forwarder=None), MagicMock(), coordinators, MagicMock(), MagicMock(), dispatcher, MagicMock())
+    parts = (
+        MagicMock(),
+        MagicMock(forwarder=None),
+        MagicMock(),
+        coordinators,
+        MagicMock(),
+        MagicMock(),
+        dispatcher,
+        MagicMock(),
+    )
     return handlers(HandlerParts(*parts))
 
 
