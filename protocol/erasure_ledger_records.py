@@ -135,13 +135,19 @@ def encode_entry(entry: LedgerEntry) -> CoordinatorRecord:
     return key, None if entry.value is None else encode_value(entry.value)
 
 
+def decode_key(key: bytes | None) -> LedgerKey | None:
+    """Decodes the key of a record; returns None for an unknown type. Errors: ProtocolError for invalid bytes."""
+    types = _TYPES.get(record_type(key))
+    if types is None or key is None:
+        return None
+    decoded: LedgerKey = codec_for(types[0], 0).decode(key, INT16.size, len(key))
+    return decoded
+
+
 def decode_entry(key: bytes | None, value: bytes | None) -> LedgerEntry | None:
     """Decodes a record; returns None for an unknown type.
 
     Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    types = _TYPES.get(record_type(key))
-    if types is None or key is None:
-        return None
-    decoded: LedgerKey = codec_for(types[0], 0).decode(key, INT16.size, len(key))
-    return LedgerEntry(decoded, decode_value(types[1], value))
+    decoded = decode_key(key)
+    return None if decoded is None else LedgerEntry(decoded, decode_value(_TYPES[record_type(key)][1], value))

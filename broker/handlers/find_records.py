@@ -34,6 +34,7 @@ from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser, SearchErasure
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -329,11 +330,11 @@ def _fill(row: FoundPartition, running: PartitionSearch, ranges_max: int) -> Non
         row.has_more = len(ranges) > ranges_max
 
 
-def handler(broker: BrokerContext, searches: LogSearches, ledger: ErasureLedger) -> HandlerSpec:
+def handler(broker: BrokerContext, searches: LogSearches, ledger: ErasureLedger, marks: ErasureMarks) -> HandlerSpec:
     """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=FindRecordsHandler(broker, searches, SearchEraser(broker, ledger)).handle,
+        handle_later=FindRecordsHandler(broker, searches, SearchEraser(broker, ledger, marks)).handle,
         audit=FOUND_RECORDS,
     )

@@ -17,7 +17,7 @@ from typing import Final
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.ledger.erasure_ledger import TIMEOUT_MS, ErasureLedger
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -39,14 +39,12 @@ def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
         if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return WriteErasuresResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         error = _refusal(request)
-        if error == ErrorCode.NONE:
-            with places.taken_by(context.connection) as has_place:
-                error = await append(request) if has_place else ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        return WriteErasuresResponse(error_code=error)
-
-    async def append(request: WriteErasuresRequest) -> ErrorCode:
-        timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS)
-        return await ledger.append([(bytes(each.key), each.value) for each in request.records], timeout_ms)
+        if error != ErrorCode.NONE:
+            return WriteErasuresResponse(error_code=error)
+        with places.taken_by(context.connection) as has_place:
+            if not has_place:
+                return WriteErasuresResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            return await ledger.append(request)
 
     return HandlerSpec(key=ApiKey.WRITE_ERASURES, guard=CHECKS_ITSELF, handle_later=handle, between_brokers=True)
 

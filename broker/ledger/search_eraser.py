@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED
@@ -23,10 +23,14 @@ from lowtide.storage.erasures.log_search import SearchedLog
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+    from lowtide.broker.ledger.erasure_marks import ErasureMarks
     from lowtide.broker.ledger.ledger_entries import ErasureRequest
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.protocol.erasure_ledger_records import LedgerEntry
     from lowtide.protocol.messages.find_records import FoundPartition
+
+
+REPEATING: Final = "The leader repeats erasures that its log lacks."
 
 
 class SearchErasure:
@@ -47,9 +51,10 @@ class SearchErasure:
 class SearchEraser:
     """Erases the records that were found in partitions which this broker leads."""
 
-    def __init__(self, broker: BrokerContext, ledger: ErasureLedger) -> None:
+    def __init__(self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks) -> None:
         self._broker = broker
         self._ledger = ledger
+        self._marks = marks
 
     async def erase(
         self, request: ErasureRequest, found: list[tuple[FoundPartition, SearchErasure]], deadline: float
@@ -73,6 +78,13 @@ class SearchEraser:
                 now_ms = self._broker.clock.wall_ms()
                 unrecorded += committed_entries(erasure.entries, row.erasures_end, now_ms)
         error = await self._ledger.record(unrecorded, deadline)
+        if error == ErrorCode.NONE:
+            ends = {
+                erasure.running.partition.topic_partition: row.erasures_end
+                for row, erasure, _ in waiting
+                if row.error_code == ErrorCode.NONE and not erasure.is_recorded and row.erasures_end > 0
+            }
+            error = await self._marks.note(ends, deadline)
         for row, erasure, _ in waiting:
             if row.error_code == ErrorCode.NONE and not erasure.is_recorded:
                 erasure.is_recorded = not _refused(row, _of_ledger(error))
@@ -82,6 +94,8 @@ class SearchEraser:
         if erasure.erasures_end is not None:
             return None
         partition = erasure.running.partition
+        if partition.log.erasures.withheld:
+            return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, REPEATING)
         refusal = why_not_erasable(self._broker.replicas, partition)
         if refusal is None and not (erasure.running.is_current() and partition.is_leader):
             refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")

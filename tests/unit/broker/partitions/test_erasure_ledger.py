@@ -9,7 +9,7 @@ from unittest.mock import patch
 from lowtide.protocol.erasure_ledger_records import CleanKey, LedgerEntry, NamedKey, NamedRecords, decode_entry
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest
+from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest, WriteErasuresResponse
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.storage.log.log import Log
@@ -104,8 +104,8 @@ def test_nothing_is_erased_while_the_ledger_cannot_be_written() -> None:
     simulate(run)
 
 
-async def _unavailable(*_: Any) -> ErrorCode:
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER
+async def _unavailable(*_: Any) -> WriteErasuresResponse:
+    return WriteErasuresResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def test_a_commit_that_the_ledger_lacks_is_written_by_a_repeated_request() -> None:
