@@ -6,6 +6,7 @@ happened before it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -95,15 +96,21 @@ class OperationHistory:
             self._recent[operation.partition].append(operation)
 
     def begin_fault(self, number: int, now_ms: int) -> FaultOperation:
-        """Begins a run of the user's command. The caller sets its end."""
+        """Begins a run of the user's command."""
         fault = FaultOperation(number=number, invoked=self.moment(now_ms))
         for judge in self.judges.values():
-            judge.on_fault(fault.invoked)
+            judge.faults_until = math.inf
         if len(self.faults) < _FAULTS_MAX:
             self.faults.append(fault)
         else:
             self.further_faults += 1
         return fault
+
+    def end_fault(self, fault: FaultOperation, now_ms: int) -> None:
+        """Ends a run of the command, whose result is set."""
+        fault.returned = self.moment(now_ms)
+        for judge in self.judges.values():
+            judge.faults_until = fault.returned.number
 
     def _count(self, operation: PartitionOperation, judge: PartitionJudge) -> None:
         kind = kind_of(operation)

@@ -77,7 +77,9 @@ class PartitionJudge:
         """The indexes of deletes of which a record was read after the acknowledgement."""
         self.acknowledged_end: Offset = 0
         """Exclusive: behind the last acknowledged record."""
-        self._last_fault = -1
+        self.faults_until: float = -1
+        """The number of the moment at which the last fault ended; infinite during a fault. What was deleted before and
+        is read later has returned."""
         self._serial_at = array("q")
         self._offset_of = array("q")
         self._acknowledged = bytearray()
@@ -122,10 +124,6 @@ class PartitionJudge:
             return []
         assert isinstance(operation, ReadOperation), operation
         return list(self._on_read(operation))
-
-    def on_fault(self, began: Moment) -> None:
-        """Notes a fault: what was deleted before and is read later has returned."""
-        self._last_fault = began.number
 
     def delete_before(self, moment: Moment) -> DeleteOperation | None:
         """Returns the highest delete that was acknowledged before the moment."""
@@ -211,7 +209,7 @@ class PartitionJudge:
         back = [offset for offset, _ in operation.records if offset < promise.offset]
         self.came_back.update(self._deletes_of(back))
         was_gone = self._gone_below.get(operation.broker, 0) >= promise.offset
-        since_fault = _returned_number(promise) < self._last_fault
+        since_fault = _returned_number(promise) < self.faults_until
         kind = AnomalyKind.RETURNED if was_gone or since_fault else AnomalyKind.NOT_DELETED
         where = f"broker {operation.broker}{'' if operation.leader else ', as a follower,'}"
         sentence = (

@@ -180,7 +180,7 @@ class VerificationRun:
         assert self._faults is not None
         fault = history.begin_fault(number, requests.now_ms())
         fault.exit_code, fault.error = await self._faults(number)
-        fault.returned = history.moment(requests.now_ms())
+        history.end_fault(fault, requests.now_ms())
         if fault.exit_code != 0:
             reason = fault.error or f"exit code {fault.exit_code}"
             self._on_progress(f"round {number}: the fault command failed: {reason}")

@@ -48,7 +48,8 @@ class History:
 
     def fault(self) -> None:
         fault = self.history.begin_fault(1, self._now)
-        fault.returned, fault.exit_code = self.history.moment(self._now), 0
+        fault.exit_code = 0
+        self.history.end_fault(fault, self._now)
 
     @property
     def kinds(self) -> list[AnomalyKind]:
