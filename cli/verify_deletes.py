@@ -147,6 +147,9 @@ async def _verify(call: SettingsCall, plan: RunPlan, faults: FaultCommand | None
                     _show(call.output, result, seed)
     except AdminError as error:
         found = network_error(error)
+        if result is not None and verdict_of(result) is RunVerdict.BROKEN:
+            _remark(f"the run ended early: {found}")
+            return ExitCode.FAILED
         raise CommandError(str(found), max(found.code, ExitCode.MISUSED)) from error
     except SettingsError as error:
         raise misused(str(error)) from error
