@@ -168,7 +168,9 @@ class PartitionJudge:
         if low_watermark < offset:
             sentence = f"A delete below {offset} was acknowledged with the low watermark {low_watermark}."
             yield Anomaly(AnomalyKind.NOT_DELETED, (offset, low_watermark), sentence, (operation,))
-        yield from self._check_bounds(operation, low_watermark, "the low watermark is")
+        # It may be below earlier deletes: it is the lowest log start of the live replicas (KIP-107), and one may have
+        # returned that does not serve yet.
+        yield from self._check_upper_bound(operation, low_watermark, "the low watermark is")
         if offset > (self.deletes[-1].offset if self.deletes else 0):
             self.deletes.append(operation)
 
@@ -260,7 +262,7 @@ class PartitionJudge:
     def _on_log_start(self, operation: OffsetsOperation | ReadOperation, log_start: Offset) -> Iterator[Anomaly]:
         if log_start < 0:
             return
-        wrong = list(self._check_bounds(operation, log_start, "the log starts at"))
+        wrong = list(self._check_bounds(operation, log_start))
         yield from wrong
         told = self._log_starts.setdefault(operation.broker, [])
         count = bisect_left(told, (operation.invoked.number, 0))
@@ -276,21 +278,23 @@ class PartitionJudge:
     def _show_gone(self, operation: PartitionOperation, offset: Offset) -> None:
         self._gone_below[operation.broker] = max(self._gone_below.get(operation.broker, 0), offset)
 
-    def _check_bounds(self, operation: PartitionOperation, log_start: Offset, what: str) -> Iterator[Anomaly]:
-        """Checks a log start, or the lowest one, against the deletes."""
+    def _check_bounds(self, operation: PartitionOperation, log_start: Offset) -> Iterator[Anomaly]:
+        """Checks a log start against the deletes."""
         promise = self.delete_before(operation.invoked)
         if promise is not None and log_start < promise.offset:
             sentence = (
-                f"broker {operation.broker} answered that {what} {log_start}; a delete below {promise.offset} was "
-                f"acknowledged before"
+                f"broker {operation.broker} answered that the log starts at {log_start}; a delete below "
+                f"{promise.offset} was acknowledged before"
             )
             subject = (operation.broker, promise.offset)
             yield Anomaly(AnomalyKind.LOG_START_FELL, subject, _sentence(sentence), (promise,))
+        yield from self._check_upper_bound(operation, log_start, "the log starts at")
+
+    def _check_upper_bound(self, operation: PartitionOperation, offset: Offset, what: str) -> Iterator[Anomaly]:
+        """Checks that a log start, or the lowest one, is at most where a delete may have moved it."""
         possible = self.possible_delete
-        if log_start > possible:
-            sentence = (
-                f"broker {operation.broker} answered that {what} {log_start}; no delete was sent above {possible}"
-            )
+        if offset > possible:
+            sentence = f"broker {operation.broker} answered that {what} {offset}; no delete was sent above {possible}"
             yield Anomaly(AnomalyKind.OVER_DELETED, (operation.broker, possible), _sentence(sentence), ())
 
     # ------------------------------------------------------------------ values
