@@ -17,6 +17,7 @@ itself. A refusal because the topic is unknown or not allowed is not kept: its n
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -277,7 +278,12 @@ class DelayedDeleteRecords(DelayedOperation):
         self._pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Returns the offset that each waiting partition must reach."""
+        """Returns the offset that each waiting partition must reach.
+
+        For its own disk it waits for one partition at a time, because one write makes all of them durable.
+        """
+        if self._queue is self._replicas.waiting.log_starts:
+            return islice(((row.key, row.offset) for row in self._rows if not (row.done or row.is_durable)), 1)
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
     def _watch(self) -> bool:
@@ -358,10 +364,8 @@ class DelayedDeleteRecords(DelayedOperation):
     def _result(self, row: DeleteRow) -> DeleteRecordsPartitionResult:
         low_watermark, log_start_offset = row.low_watermark, row.log_start_offset
         if not row.done and row.partition is not None:
-            low_watermark, log_start_offset = (
-                self._replicas.low_watermark(row.partition),
-                row.partition.log.log_start_offset,
-            )
+            low_watermark = self._replicas.low_watermark(row.partition)
+            log_start_offset = row.partition.log.log_start_offset
         return DeleteRecordsPartitionResult(
             partition_index=row.key.partition,
             low_watermark=low_watermark,
