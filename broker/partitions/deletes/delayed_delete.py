@@ -251,8 +251,10 @@ class DelayedDeleteRecords(DelayedOperation):
         ]
         if increments:
             self._replicas.request_log_starts(increments)
-        if (not increments and self._settle_rows()) or not self._watch():
-            return self._end()  # What is to be journalled isn't durable yet, so nothing is settled in vain.
+        # What is to be journalled isn't durable yet, so nothing is settled in vain; but writing it may have failed.
+        may_settle = not increments or any(log.offline for log, _ in increments)
+        if (may_settle and self._settle_rows()) or not self._watch():
+            return self._end()
         self._pending.on_abandoned = self._forget
         return self._pending
 
