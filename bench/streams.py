@@ -40,6 +40,11 @@ from .topics import create_topic
 PURGES: Final = {"without purging": "3600000", "with purging": "100"}
 """`repartition.purge.interval.ms` of each phase."""
 
+HEAD: Final = (
+    *("broker", "phase", "CPU ms a round", "% of a core", "p50 ms", "p99 ms", "rounds/s"),
+    "offsets left in a partition",
+)
+
 JVM_OPTIONS: Final = ("-Xmx1g", "-XX:+UseG1GC")
 ROUND_LIMIT_S: Final = 240.0
 """Many tasks begin one after the other."""
@@ -92,7 +97,13 @@ def measure(target: Target, java: JavaClient, name: str, partitions: int, second
     topic, out = f"{name.replace(' ', '-')}-in", f"{name.replace(' ', '-')}-out"
     for each in (topic, out):
         create_topic(target, each, partitions, {})
-    given = {"topic": topic, "out": out, "purge": PURGES[name], "timeout": "60000", "directory": str(folder / topic)}
+    given = {
+        "topic": topic,
+        "out": out,
+        "purge": PURGES[name],
+        "timeout": "60000",
+        "directory": str(folder / target.name / topic),
+    }
     with Member(java.command("pass", group=topic, protocol="classic", **given)) as member:
         until(lambda: bool(member.said("tasks") and member.said("tasks")[-1]["active"]), lambda: member.complaints)
         rounds = Rounds(target.bootstrap, topic, out, partitions)
@@ -112,7 +123,7 @@ def measure(target: Target, java: JavaClient, name: str, partitions: int, second
         len(latencies_ms) / cost.seconds,
         high - low,
     )
-    return [name, *map(show, figures)]
+    return [target.name, name, *map(show, figures)]
 
 
 def main() -> int:
@@ -123,32 +134,30 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=100, help="of the input and the repartition topic (100)")
     parser.add_argument("--seconds", type=float, default=20, help="measured in each phase (20)")
     parser.add_argument(
-        "--start", type=parse_start, metavar="NAME=COMMAND", help="another broker, as in python -m bench"
+        "--start",
+        type=parse_start,
+        metavar="NAME=COMMAND",
+        help="another broker, beside Lowtide, as in python -m bench",
     )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    specs = [TargetSpec(name="lowtide", command=LOWTIDE), *([arguments.start] if arguments.start else [])]
     with tempfile.TemporaryDirectory(prefix="bench-streams-") as folder:
-        target = Target(arguments.start or TargetSpec(name="lowtide", command=LOWTIDE), Path(folder))
+        scratch = Path(folder)
+        targets = [Target(spec, scratch) for spec in specs]
         try:
-            target.ensure_up()
-            classes = Path(folder) / "classes"
+            rows = []
+            classes = scratch / "classes"
             classes.mkdir()
-            java = JavaClient(fetch_jars(), "{}:{}".format(*target.address), classes, JVM_OPTIONS)
-            rows = [
-                measure(target, java, name, arguments.partitions, arguments.seconds, Path(folder)) for name in PURGES
-            ]
-            head = [
-                target.name,
-                "broker, CPU ms a round",
-                "broker, % of a core",
-                "p50 ms",
-                "p99 ms",
-                "rounds/s",
-                "offsets left in a partition",
-            ]
-            print(f"load average now {os.getloadavg()[0]:.1f}:\n\n{table(head, rows)}")
+            for name in PURGES:
+                for target in targets:
+                    target.ensure_up()
+                    java = JavaClient(fetch_jars(), target.bootstrap, classes, JVM_OPTIONS)
+                    rows.append(measure(target, java, name, arguments.partitions, arguments.seconds, scratch))
+            print(f"load average now {os.getloadavg()[0]:.1f}:\n\n{table(HEAD, rows)}")
         finally:
-            target.close()
+            for target in targets:
+                target.close()
     return 0
 
 
