@@ -264,7 +264,10 @@ class ReplicaManager:
                     if key in fetches.watched:
                         fetches.release(key)
             leaving = [log for log, _ in increments if log.frees_many_bytes]
-            self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
+            if leaving:
+                self.log_manager.directories.answers.hold(leaving, partial(self._wake_deletes, increments))
+            else:
+                self._wake_deletes(increments)
 
     def _wake_deletes(self, increments: Sequence[LogStartIncrement]) -> None:
         deletes = self.waiting.log_starts
