@@ -74,7 +74,7 @@ class ErasureRecord(msgspec.Struct, frozen=True):
 
 
 def encode_erasure(erasure: ErasureRecord) -> tuple[bytes, bytes]:
-    """Returns the key and the value."""
+    """Returns the key and the value of the control record."""
     assert erasure.ranges, "an erasure covers at least one offset"
     assert not erasure.flags & ~EVERY_REPLICA_SEARCHED, erasure.flags
     next_offset = first_offset = erasure.ranges[0].first

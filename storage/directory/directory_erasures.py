@@ -141,7 +141,7 @@ class DirectoryErasures:
         return len(self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys())
 
     def want(self, log: Log) -> None:
-        """Schedules a log that was loaded or configured, whose start has risen, or that got an erasure."""
+        """Schedules a log that was loaded or configured, that got an erasure, or whose log start has risen."""
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
         if log.erasures.pending:

@@ -184,7 +184,7 @@ class LogMove:
             self.target.parts.truncations.truncate(future, end, cut)
 
     def _restart(self, future: Log) -> None:
-        """Starts the copy over: all that is copied lies below the log start."""
+        """Starts the copy over, because everything copied so far lies below the log start."""
         source = self.source
         start, epoch = source.log_start_offset, source.leader_epochs.epoch_at(source.log_start_offset)
 
