@@ -65,6 +65,20 @@ class UnknownErasureError(ProtocolError):
     """The erasure has a version that this broker can't read, so it doesn't know what is erased."""
 
 
+class EraseGoal(msgspec.Struct, frozen=True):
+    """Which records must be in no file: what a client asks for, and what a broker works towards."""
+
+    offset: Offset
+    """Those below it, which is at or below the log start."""
+    erasures_end: Offset = 0
+    """Those that erasures below it name."""
+
+    @property
+    def files_end(self) -> Offset:
+        """The exclusive end of the offsets at which such records may lie."""
+        return max(self.offset, self.erasures_end)
+
+
 class ErasureRecord(msgspec.Struct, frozen=True):
     """The offsets that are erased. The ranges are in ascending order, disjoint and not adjacent."""
 

@@ -33,8 +33,9 @@ from lowtide.storage.log.log_values import FollowerAppend
 from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
+    from lowtide.protocol.erasure_record import EraseGoal
     from lowtide.runtime.filesystem import FileSystem
-    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
+    from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.move_place import MovePlace
     from lowtide.storage.log.log import Log
