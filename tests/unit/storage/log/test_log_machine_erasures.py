@@ -247,6 +247,7 @@ def test_consumers_that_read_what_may_be_erased(monkeypatch: pytest.MonkeyPatch)
     finds(ErasuresLogMachine)
 
 
+@pytest.mark.slow
 def test_a_rewritten_segment_without_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     change = erasing.SegmentErasure._change
 
