@@ -12,6 +12,7 @@ Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if to
 of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
 OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
+POLICY_VIOLATION while the topic is held,
 REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, COORDINATOR_NOT_AVAILABLE while the ledger can't be written.
 
 KIPs: 107.
@@ -36,6 +37,7 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import (
     NO_ERASURE,
@@ -48,7 +50,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 from lowtide.storage.log.log import Log
 
 PARTITIONS_MAX: Final = 1_000
@@ -141,6 +143,8 @@ class EraseRecordsHandler:
             return found
         if topic_id not in (ZERO_TOPIC_ID, found.log.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
+        if not goal.erasures_end and found.log.config.is_held(self._broker.clock.wall_ms()):
+            return ErrorCode.POLICY_VIOLATION
         if goal.offset < 0 or goal.erasures_end < 0:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return found if goal.offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE

@@ -96,6 +96,8 @@ class SearchEraser:
         partition = erasure.running.partition
         if partition.log.erasures.withheld:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, REPEATING)
+        if partition.log.config.is_held(self._broker.clock.wall_ms()):
+            return Refusal(ErrorCode.POLICY_VIOLATION, partition.log.config.hold_sentence)
         refusal = why_not_erasable(self._broker.replicas, partition)
         if refusal is None and not (erasure.running.is_current() and partition.is_leader):
             refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
