@@ -6,9 +6,12 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from lowtide.broker.partitions.erasures import append_erasures
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import iterate_batches
@@ -18,6 +21,7 @@ from .leading import NONE, Leading, simulate
 REWRITTEN_S = 3.0
 """Then segments are rewritten."""
 WAIT_MS = 500
+MAX_TIMESTAMP = -3
 
 
 async def produce(world: Leading, producer_id: int, *values: bytes, first_ms: int = 1) -> None:
@@ -123,5 +127,39 @@ def test_kafka_go_leaves_a_batch_whose_last_records_are_erased() -> None:
         assert (places(row), row.high_watermark) == ([], 2)
         await produce(world, 8, b"5")
         assert places(await fetch(world, 2)) == [(5, 1)]
+
+    simulate(run)
+
+
+async def offset_at(world: Leading, timestamp_ms: int) -> tuple[int, int]:
+    """Returns timestamp and offset of ListOffsets."""
+    row = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
+    request = ListOffsetsRequest(
+        replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name="t", partitions=[row])]
+    )
+    answer = await world.client.request(request, 7)
+    found = answer.topics[0].partitions[0]
+    assert found.error_code == NONE
+    return found.timestamp, found.offset
+
+
+@pytest.mark.parametrize("waits_s", [0.0, REWRITTEN_S])
+def test_no_search_by_time_names_an_erased_record(waits_s: float) -> None:
+    """Neither while its bytes are in a file, nor afterwards."""
+
+    async def run(world: Leading) -> None:
+        await world.start()
+        await world.create_topic("t", (1,))
+        await produce(world, 7, *[b"%d" % number for number in range(5)], first_ms=100)
+        erase(world, 1, 2, 4)
+        await asyncio.sleep(waits_s)
+        assert [await offset_at(world, time_ms) for time_ms in (100, 101, 102, 103)] == [
+            (100, 0),
+            (103, 3),
+            (103, 3),
+            (103, 3),
+        ]
+        assert await offset_at(world, 104) in {(104, 5), (-1, -1)}
+        assert (await offset_at(world, MAX_TIMESTAMP))[1] in {3, 5}
 
     simulate(run)
