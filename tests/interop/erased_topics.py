@@ -83,24 +83,24 @@ class ErasedTopics:
         self._timeout = timeout
         whole = range(PER_BATCH)
         self.topics = [
-            self._topic("one-of-a-batch", "zstd", [3], [], [0, 9]),
-            self._topic("whole-batches", "none", [], whole, [], whole, whole, []),
-            self._topic("at-the-end", "lz4", [], [8, 9]),
-            self._topic("the-last-batch", "gzip", [], whole),
-            self._topic("everything", "snappy", whole, whole, whole),
+            self.topic("one-of-a-batch", "zstd", [3], [], [0, 9]),
+            self.topic("whole-batches", "none", [], whole, [], whole, whole, []),
+            self.topic("at-the-end", "lz4", [], [8, 9]),
+            self.topic("the-last-batch", "gzip", [], whole),
+            self.topic("everything", "snappy", whole, whole, whole),
             self._ends_of_segments(),
             self._single_records(),
             self._transactions(),
             self._open_transaction(),
         ]
-        several = self._topic("several-erasures", "gzip")
+        several = self.topic("several-erasures", "gzip")
         for _ in range(2):
             several.batch([1])
             several.batch(whole)
-            self._erase(several)
+            self.erase(several)
         several.batch([1])
         self.topics.append(several)
-        self._erase(*self.topics)
+        self.erase(*self.topics)
 
     def write_last(self) -> None:
         """Writes one more record to each topic."""
@@ -119,7 +119,8 @@ class ErasedTopics:
         assert not isinstance(made, Exception), made
         return ErasedTopic(self._bootstrap, name, codec, transactional=transactional)
 
-    def _erase(self, *topics: ErasedTopic) -> None:
+    def erase(self, *topics: ErasedTopic) -> None:
+        """Erases the records with the key `GONE`."""
         partitions = [TopicPartition(topic.name, 0) for topic in topics]
         found = self._admin.erase_records(partitions, keys=[GONE], timeout=self._timeout)
         for topic in topics:
@@ -128,7 +129,8 @@ class ErasedTopics:
             assert erased.count
             topic.end += 1
 
-    def _topic(self, name: str, codec: str, *batches: Collection[int]) -> ErasedTopic:
+    def topic(self, name: str, codec: str, *batches: Collection[int]) -> ErasedTopic:
+        """Makes a topic with these batches; each names the records that will be erased."""
         topic = self._writer(name, codec)
         for gone in batches:
             topic.batch(gone)

@@ -10,25 +10,34 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lowtide import BlockingAdminClient
 
+from ..pipeline.local_spark import local_spark  # noqa: TID252 tests are no package that could be named
 from . import kafkajs, load
-from .erased_topics import COMMITTED, GONE, LAST, UNCOMMITTED, ErasedTopic, ErasedTopics
+from .erased_topics import COMMITTED, GONE, LAST, PER_BATCH, UNCOMMITTED, ErasedTopic, ErasedTopics
 from .franz_go import FranzGo
 from .lowtide_process import LowtideProcess
 from .members import QUICK, Member, outputs_of, until
+from .test_share_groups import begin_early
+from .test_spark import CONNECTOR
 from .tools import EACH_VERSION, JavaClient
 
 pytestmark = pytest.mark.interop
 
 LEVELS = (UNCOMMITTED, COMMITTED)
 NEVER_REWRITES = str(Path(__file__).with_name("never_rewrites.py"))
+FILTERED_S = 3.0
+"""How long an erasure waits for files that are never rewritten."""
 KAFKAJS_CODECS = ("none", "gzip")
 """Others need more packages."""
 
@@ -51,11 +60,13 @@ class Erased:
 def erased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Erased]:
     rewrites = request.param == "rewritten"
     program = ("-m", "lowtide.cli.main") if rewrites else (NEVER_REWRITES,)
-    with LowtideProcess(
-        tmp_path_factory.mktemp("lowtide") / "data", program=program, http_listeners="", **QUICK
-    ) as broker:
-        with BlockingAdminClient(broker.bootstrap) as admin:
-            made = ErasedTopics(broker.bootstrap, admin, timeout=load.DEADLINE_S if rewrites else 1.0)
+    with (
+        LowtideProcess(
+            tmp_path_factory.mktemp("lowtide") / "data", program=program, http_listeners="", **QUICK
+        ) as broker,
+        BlockingAdminClient(broker.bootstrap) as admin,
+    ):
+        made = ErasedTopics(broker.bootstrap, admin, timeout=load.DEADLINE_S if rewrites else FILTERED_S)
         yield Erased(broker.bootstrap, made)
 
 
@@ -156,3 +167,123 @@ def test_kafkajs(erased: Erased) -> None:
     topics = erased.topics(KAFKAJS_CODECS)
     program = str(kafkajs.fetch() / "gaps.js")
     check_reads(erased, ["node", program, erased.bootstrap, ",".join(topic.name for topic in topics)], topics)
+
+
+SHARERS = ("java", "franz-go", "librdkafka")
+
+
+@pytest.mark.parametrize("client", SHARERS)
+def test_a_share_consumer(erased: Erased, request: pytest.FixtureRequest, tmp_path: Path, client: str) -> None:
+    """It gets each live record once, and the start offset of the share group passes the erased ones."""
+    group, topics = f"share-{client}", erased.topics()
+    begin_early(erased.bootstrap, group)
+    command = sharer(client, request, erased.bootstrap, group, ",".join(topic.name for topic in topics), tmp_path)
+    with Member(command) as member:
+
+        def has_all() -> bool:
+            found: dict[str, list[int]] = defaultdict(list)
+            for place, offset in member.read:
+                found[place].append(offset)
+            return {place: sorted(offsets) for place, offsets in found.items()} == {
+                f"{topic.name}-0": topic.live[UNCOMMITTED] for topic in topics if topic.live[UNCOMMITTED]
+            }
+
+        for _ in range(2):
+            until(has_all, lambda: (outputs_of(member), [(topic.name, topic.live[UNCOMMITTED]) for topic in topics]))
+            erased.made.write_last()
+        until(has_all, lambda: outputs_of(member))
+        member.leave()
+    check_starts(erased.bootstrap, group, topics)
+
+
+@pytest.mark.parametrize("client", SHARERS)
+def test_an_acquired_record_is_erased(
+    erased: Erased, request: pytest.FixtureRequest, tmp_path: Path, client: str
+) -> None:
+    """No other member gets it when its member dies; the start offset of the share group passes it."""
+    group, topic = (
+        f"held-{client}",
+        erased.made.topic(f"held-{client}-{request.node.callspec.id}", "none", [2, 3], range(10)),
+    )
+    begin_early(erased.bootstrap, group)
+    member = partial(sharer, client, request, erased.bootstrap, group, topic.name, tmp_path)
+    with ExitStack() as stack:
+        holder = stack.enter_context(Member(member(how="hold")))
+        until(lambda: len(holder.said("got")) >= PER_BATCH, lambda: outputs_of(holder))
+        erased.made.erase(topic)
+        holder.kill()
+        other = stack.enter_context(Member(member()))
+        topic.batch()  # The start offset is stored with the next acknowledgement.
+        until(lambda: len(other.read) >= len(topic.live[UNCOMMITTED]), lambda: outputs_of(other))
+        assert [offset for _, offset in other.read] == topic.live[UNCOMMITTED]
+        other.leave()
+    check_starts(erased.bootstrap, group, [topic])
+
+
+def check_starts(bootstrap: str, group: str, topics: list[ErasedTopic]) -> None:
+    """Waits until the start offsets of a share group are the ends of the topics."""
+    starts = partial(share_starts, bootstrap, group)
+    until(
+        lambda: starts() == {topic.name: topic.end for topic in topics},
+        lambda: (starts(), [(topic.name, topic.end) for topic in topics]),
+    )
+
+
+def share_starts(bootstrap: str, group: str) -> dict[str, int]:
+    """Returns the start offset of each topic in a share group."""
+    with BlockingAdminClient(bootstrap) as admin:
+        found = admin.list_share_group_offsets([group])[group]
+    assert not isinstance(found, Exception), found
+    return {partition.topic: offset.offset for partition, offset in found.items()}
+
+
+def sharer(
+    client: str,
+    request: pytest.FixtureRequest,
+    bootstrap: str,
+    group: str,
+    topics: str,
+    folder: Path,
+    how: str = "accept",
+) -> list[str]:
+    """Returns the command line of a member of a share group . `how` says what it does with records."""
+    if client == "java":
+        java = JavaClient(request.getfixturevalue("jars"), bootstrap, folder)
+        return java.command("sharer", group=group, topic=topics, how=how)
+    if client == "franz-go":
+        go = FranzGo(request.getfixturevalue("franz_go_program"), bootstrap)
+        return go.command("sharer", group=group, topic=topics, how=how, timeout="5m")
+    return [sys.executable, str(Path(__file__).with_name("librdkafka_sharer.py")), bootstrap, group, topics, how]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    jars = {"spark.jars": CONNECTOR} if CONNECTOR else {}
+    with local_spark(tmp_path_factory.mktemp("warehouse"), **jars) as session:
+        yield session
+
+
+@pytest.mark.parametrize("source", ["lowtide", "kafka"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_spark(spark, erased: Erased, tmp_path: Path, source: str, level: str) -> None:
+    """In one batch, and as a stream of small ones: with our source, and Kafka's, which doesn't report lost data."""
+    if source == "kafka" and not CONNECTOR:
+        pytest.skip("SPARK_KAFKA_JARS doesn't name the jars of Spark's Kafka connector")
+    streamed: list[tuple[str, int]] = []
+    options = {
+        "kafka.bootstrap.servers": erased.bootstrap,
+        "kafka.isolation.level": level,
+        "startingOffsets": "earliest",
+        "subscribe": ",".join(topic.name for topic in erased.topics()),
+    }
+    expected = sorted((topic.name, offset) for topic in erased.topics() for offset in topic.live[level])
+    read = spark.read.format(source).options(**options).load().select("topic", "offset").collect()
+    assert sorted((row.topic, row.offset) for row in read) == expected
+    stream = spark.readStream.format(source).options(**options, maxOffsetsPerTrigger="100").load()
+
+    def keep(frame, _number: int) -> None:
+        streamed.extend((row.topic, row.offset) for row in frame.select("topic", "offset").collect())
+
+    writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+    assert writer.trigger(availableNow=True).start().awaitTermination(180)
+    assert sorted(streamed) == expected
