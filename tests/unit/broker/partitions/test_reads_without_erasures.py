@@ -77,7 +77,8 @@ async def begin(world: Leading) -> None:
 
 def places(row: PartitionData) -> list[tuple[int, int]]:
     """Returns base offset and number of records of each batch."""
-    return [(header.base_offset, header.record_count) for _, header in iterate_batches(memoryview(bytes(row.records)))]
+    records: Any = row.records
+    return [(header.base_offset, header.record_count) for _, header in iterate_batches(memoryview(bytes(records)))]
 
 
 def test_kafka_go_gets_records_only_and_others_get_all_batches() -> None:
