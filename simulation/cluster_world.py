@@ -27,6 +27,8 @@ TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
 """The share of runs that allow unclean elections."""
 
+ERASURES: Final = "erasures"
+
 KINDS: Final = (
     "partitions",
     "groups",
@@ -37,14 +39,15 @@ KINDS: Final = (
     "authorization",
     "erasing",
     "streams",
-    "erasures",
+    ERASURES,
 )
 """The kinds of clients.
 
 Clients of partitions produce, read and delete; those of groups join and commit offsets; consumers are members of
 consumer groups (KIP-848); brokers delete from topics with retention; compacted topics have keys; ACLs change while
 brokers apply them; replicas are asked to erase deleted records; members of streams groups (KIP-1071) share tasks;
-records of a key are erased, where it is asked for by name.
+records of a key are erased, where it is asked for by name. Runs with only erasures are small: one partition, short
+segments, no deletes, and all brokers are new enough.
 """
 
 COORDINATED_SHARE: Final = 0.1
@@ -85,7 +88,10 @@ class ClusterWorld:
         self.directories = drawn if directories is None else directories
         self.brokers = self.random.choice((3, 3, 3, 3, 3, 3, 4, 2, 1))
         self.partitions = self.random.choice((1, 2))
-        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
+        if kinds == (ERASURES,):
+            self.partitions = 1
+        is_old = self.random.random() < 0.1 and kinds != (ERASURES,)  # noqa: PLR2004
+        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if is_old else {}
         self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
         """Whether unclean elections are allowed."""
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
