@@ -44,7 +44,7 @@ from lowtide.simulation.coordinator_work import (
     CoordinatorWork,
 )
 from lowtide.simulation.erasing_work import ErasingWork
-from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
+from lowtide.simulation.faults import AGAINST_ERASURES, ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.forgetting_work import ForgettingWork
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import Machine, State
@@ -135,7 +135,8 @@ class ClusterSimulation(ClusterWorld):
         self.on_death = self._on_death
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
-        self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
+        known = FAULTS | (AGAINST_ERASURES if kinds == (ERASURES,) else {})
+        self._faults = known if faults is None else {name: (known | WHERE_NAMED)[name] for name in faults}
         self._tasks: list[asyncio.Task[None]] = []
         self._striking = Counter[str]()
         self._is_alone = False

@@ -36,6 +36,9 @@ WITHIN_S: Final = 8.0
 CLEAN_WITHIN_S: Final = 20.0
 """The time in which files are clean in the end."""
 
+CLIENTS: Final = 3
+"""Others ask while one waits for a replica that is away."""
+
 TOGETHER_MAX: Final = 4
 """The most keys of one erasure."""
 
@@ -54,22 +57,24 @@ class ForgettingWork:
         self._cluster = cluster
         self._loads = loads
         self._random = random
-        self._client: ClusterClient | None = None
+        self._clients: list[ClusterClient] = []
+        self._begun = 0
         self._disks: dict[BrokerId, Folder] = {}
         """The disks that had erased the last time."""
         for load in loads:
             load.history.erasures = ErasedHistory(load.history.name)
 
     def actors(self) -> list[ForgettingWork]:
-        return [self] if self._loads else []
+        return [self] * len(self._clients)
 
     def begin(self) -> None:
         """Connects. Nothing is erased while brokers are too old."""
         if self._loads:
-            self._client = self._cluster.client(self.key)
+            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(CLIENTS)]
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        assert self._client is not None
+        client = self._clients[self._begun]
+        self._begun += 1
         while not until.is_set():
             await asyncio.sleep(self._random.random() * 2 * pause_s)
             load = self._random.choice(self._loads)
@@ -78,10 +83,12 @@ class ForgettingWork:
                 # Mostly what was written last: it may not be flushed, or committed on all replicas.
                 some = values[-8:] if self._random.random() < 0.6 else values  # noqa: PLR2004
                 count = self._random.randint(1, TOGETHER_MAX)
-                await self._erase(load, sorted({key_of(self._random.choice(some)) for _ in range(count)}), until)
-        self._client.close()
+                await self._erase(
+                    client, load, sorted({key_of(self._random.choice(some)) for _ in range(count)}), until
+                )
+        client.close()
 
-    async def _erase(self, load: PartitionLoad, keys: list[bytes], until: asyncio.Event) -> None:
+    async def _erase(self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], until: asyncio.Event) -> None:
         """Erases the records of keys that are there now."""
         history, erasures = load.history, load.history.erasures
         assert erasures is not None
@@ -95,7 +102,7 @@ class ForgettingWork:
             if until.is_set() or self._cluster.loop.time() > deadline:
                 self.counts["not found in time"] += 1
                 return
-            found = await self._find(load, keys, search_id)
+            found = await self._find(client, load, keys, search_id)
         log_start, end = found
         if end < 0:
             self.counts["nothing found"] += 1
@@ -106,7 +113,7 @@ class ForgettingWork:
                 self.counts["not confirmed in time"] += 1
                 return
             for broker_id in sorted(missing):
-                if await self._confirms(load, broker_id, log_start, end):
+                if await self._confirms(client, load, broker_id, log_start, end):
                     confirmed.add(broker_id)
                     self._look_at(load, self._machine(broker_id), texts, "has confirmed an erasure")
             await asyncio.sleep(_RETRY_S / 4)
@@ -121,38 +128,40 @@ class ForgettingWork:
         state = self._cluster.partition(load.topic, load.partition)
         return set() if state is None else set(state.replicas)
 
-    async def _find(self, load: PartitionLoad, keys: list[bytes], search_id: bytes) -> tuple[Offset, Offset] | None:
+    async def _find(
+        self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], search_id: bytes
+    ) -> tuple[Offset, Offset] | None:
         """Returns the log start and the end of the erasures; None if it has to be asked again."""
-        assert self._client is not None
         rows = [FindRecordsPartition(partition_index=load.partition)]
         topics = [FindRecordsTopic(name=load.topic, partitions=rows)]
         request = FindRecordsRequest(
             search_id=search_id, topics=topics, keys=keys, timeout_ms=_TIMEOUT_MS, ranges_max=0, erase=True
         )
         try:
-            leader = await self._client.leader(load.topic, load.partition)
-            answer = await self._client.ask(leader, request, 0, timeout_ms=_TIMEOUT_MS, must_answer=False)
+            leader = await client.leader(load.topic, load.partition)
+            answer = await client.ask(leader, request, 0, timeout_ms=_TIMEOUT_MS, must_answer=False)
         except OSError:
-            self._client.forget(load.topic, load.partition)
+            client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
         row = None if answer.error_code else answer.topics[0].partitions[0]
         code = answer.error_code if row is None else row.error_code
         self.counts[f"FindRecords {ErrorCode(code).name}"] += 1
         if row is None or code:
-            self._client.forget(load.topic, load.partition)
+            client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
         self._note(f"broker {leader} found {row.record_count} of {load.history.name}, erased by {row.erasures_end}")
         return max(row.log_start_offset, 0), row.erasures_end
 
-    async def _confirms(self, load: PartitionLoad, broker_id: BrokerId, log_start: Offset, end: Offset) -> bool:
-        assert self._client is not None
+    async def _confirms(
+        self, client: ClusterClient, load: PartitionLoad, broker_id: BrokerId, log_start: Offset, end: Offset
+    ) -> bool:
         rows = [EraseRecordsPartition(partition_index=load.partition, offset=log_start, erasures_end=end)]
         topics = [EraseRecordsTopic(name=load.topic, partitions=rows)]
         request = EraseRecordsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
         try:
-            answer = await self._client.ask(broker_id, request, 1, timeout_ms=_TIMEOUT_MS, must_answer=False)
+            answer = await client.ask(broker_id, request, 1, timeout_ms=_TIMEOUT_MS, must_answer=False)
         except OSError:
             return False
         code = answer.error_code or answer.topics[0].partitions[0].error_code
