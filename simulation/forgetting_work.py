@@ -59,8 +59,8 @@ class ForgettingWork:
         self._random = random
         self._clients: list[ClusterClient] = []
         self._begun = 0
-        self._disks: dict[BrokerId, Folder] = {}
-        """The disks that had erased the last time."""
+        self._cleaned: dict[tuple[BrokerId, str], tuple[Folder, frozenset[bytes]]] = {}
+        """What each broker has confirmed for the disk that it had, by the partition's name."""
         for load in loads:
             load.history.erasures = ErasedHistory(load.history.name)
 
@@ -107,14 +107,14 @@ class ForgettingWork:
         if end < 0:
             self.counts["nothing found"] += 1
             return
-        confirmed: set[BrokerId] = set()
-        while missing := self._replicas(load) - confirmed:
+        confirmed: dict[BrokerId, Folder] = {}
+        while missing := self._replicas(load) - set(confirmed):
             if until.is_set() or self._cluster.loop.time() > deadline or history.voids != voids:
                 self.counts["not confirmed in time"] += 1
                 return
             for broker_id in sorted(missing):
                 if await self._confirms(client, load, broker_id, log_start, end):
-                    confirmed.add(broker_id)
+                    confirmed[broker_id] = self._machine(broker_id).filesystem.root
                     self._look_at(load, self._machine(broker_id), texts, "has confirmed an erasure")
             await asyncio.sleep(_RETRY_S / 4)
         if history.voids == voids:
@@ -122,7 +122,10 @@ class ForgettingWork:
             self._note(f"erased {keys} of {history.name} by {end}")
             erasures.erased |= texts
             erasures.clean |= texts
-            self._disks |= {each: self._machine(each).filesystem.root for each in confirmed}
+            for broker_id, disk in confirmed.items():
+                before = self._cleaned.get((broker_id, history.name))
+                known = before[1] if before is not None and before[0] is disk else frozenset()
+                self._cleaned[broker_id, history.name] = disk, known | texts
 
     def _replicas(self, load: PartitionLoad) -> set[BrokerId]:
         state = self._cluster.partition(load.topic, load.partition)
@@ -189,13 +192,14 @@ class ForgettingWork:
     def on_death(self, machine: Machine) -> None:
         """E3: checks the files after a crash, before anything changes them."""
         for load in self._loads:
-            erasures = load.history.erasures
-            assert erasures is not None
             log = self._last_log(machine, load)
-            if log is None or not erasures.clean or self._disks.get(machine.broker_id) is not machine.filesystem.root:
+            disk, texts = self._cleaned.get((machine.broker_id, load.history.name), (None, frozenset()))
+            assert load.history.erasures is not None
+            texts &= load.history.erasures.clean  # Without those of before an unclean election.
+            if log is None or not texts or disk is not machine.filesystem.root:
                 continue
             self.counts["looked at after a death"] += 1
-            for path, left in self._left_in(machine, log, erasures.clean):
+            for path, left in self._left_in(machine, log, texts):
                 self._cluster.chronicle.violate(
                     f"E3: {machine.host} had confirmed an erasure when its broker died, and {path} has {left[:3]}"
                 )
