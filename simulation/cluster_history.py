@@ -121,8 +121,6 @@ class ClusterPartitionHistory:
 
     def restore_records(self, log_start_offset: Offset) -> None:
         """Restores all checks for the present and later records; no replica starts above `log_start_offset` now."""
-        if self.records_are_void and self.erasures is not None:
-            self.erasures.restore()
         self.records_are_void = False
         self.requested_delete = max(self.requested_delete, log_start_offset)
 

@@ -48,7 +48,7 @@ class ErasedHistory:
         self._in_effect: dict[Place, OffsetRanges] = {}
         self._since: dict[Offset, int] = {}
         self._earlier: set[Offset] = set()
-        """Named by erasures that may be lost."""
+        """Named by erasures that may be lost: a replica may have copied what was rewritten, and not the erasure."""
 
     def on_log(self, log: Log, value_at: Callable[[Offset], bytes | None], *, is_void: bool) -> None:
         """Notes the erasures of a log that has changed."""
@@ -113,10 +113,6 @@ class ErasedHistory:
     def void_deletes(self) -> None:
         """Handles an unclean election."""
         self.erased = self.clean = frozenset()
-
-    def restore(self) -> None:
-        """All replicas are the same again: what is in their logs is looked at again, and holds."""
-        self._earlier.clear()
 
     def _lose(self, place: Place) -> None:
         for offset in (place[0], *_offsets(self._in_effect.pop(place))):

@@ -210,14 +210,21 @@ class ForgettingWork:
         return next((log for each in machines if (log := _log_of(each, load)) is not None), None)
 
     async def check_end(self) -> None:
-        """Checks each replica. Errors: HistoryError."""
+        """Checks each replica of partitions that have a leader again. Errors: HistoryError."""
         for load in self._loads:
+            if not cluster_end.can_be_led(self._cluster, load.topic, load.partition):
+                continue
             erasures = load.history.erasures
             assert erasures is not None
             logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
+            start = max((log.log_start_offset for _, log in logs), default=0)
+            first: set[Offset] | None = None
             for machine, log in logs:
                 self._note(f"{machine.host} is read: {log.describe()}")
-                self.check_replica(load, log)
+                offsets = {offset for offset in self.read_replica(load, log) if offset >= start}
+                if first is not None and offsets != first:
+                    load.history.fail(f"E2: {machine.host} has not the same records as others: {offsets ^ first}")
+                first = offsets
             texts = erasures.erased_values(load.history.places) | erasures.clean
             await cluster_end.until(
                 self._cluster,
@@ -229,8 +236,8 @@ class ForgettingWork:
     def _are_clean(self, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
         return not any(self._left_in(machine, log, texts) for machine, log in logs)
 
-    def check_replica(self, load: PartitionLoad, log: Log) -> None:
-        """R1 and E2: every replica has all live records, and no others."""
+    def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
+        """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
         position, records = log.log_start_offset, {}
         while position < log.log_end_offset:
             found = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice
@@ -247,6 +254,7 @@ class ForgettingWork:
         load.history.check_gaps(records, log.log_start_offset, log.log_end_offset)
         for offset, value in records.items():
             load.history.check_place(offset, value)
+        return records
 
     def _machine(self, broker_id: BrokerId) -> Machine:
         return next(each for each in self._cluster.machines if each.broker_id == broker_id)
