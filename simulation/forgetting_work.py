@@ -238,7 +238,7 @@ class ForgettingWork:
 
     def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
         """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
-        position, records = log.log_start_offset, {}
+        position, records = log.log_start_offset, dict[Offset, bytes]()
         while position < log.log_end_offset:
             found = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice
             if found is None:

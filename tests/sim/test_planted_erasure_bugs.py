@@ -1,6 +1,6 @@
 """Bugs planted on purpose in erasing single records, one for each rule of docs/adr/0023 and 0024 that runs can show.
 
-Each was found within 60 seeds from the first one on; PLANT_SEEDS=n searches that many.
+Each was found within 45 seeds from the first one on; PLANT_SEEDS=n searches that many.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any, Final
 import pytest
 
 from lowtide.broker.handlers import find_records
-from lowtide.broker.partitions.log_searches import PartitionSearch
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
 from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import erasing
-from lowtide.storage.directory import directory_erasures, log_erasure
-from lowtide.storage.log.log import Log
+from lowtide.storage.directory import directory_erasures
 from lowtide.storage.log.log_erasures import LogErasures
 from lowtide.storage.log.opening import loader
 
@@ -35,7 +33,6 @@ pytestmark = pytest.mark.slow
 NEVER: Final = 2**62
 
 ANY: Final = None
-RETURNING: Final = ("volume put back",)
 TRUNCATING: Final = ("erasure truncated", "leader flip")
 BEHIND: Final = ("volume put back", "no room at times", "cut off", "full disk")
 LEADING: Final = ("leader flip", "leaders die uncommitted", "cut off", "leader move", "pause")
@@ -69,34 +66,12 @@ def records_are_rewritten_away_before_an_erasure_is_committed(patch: Patch) -> N
     patch.setattr(LogErasures, "begin", lambda self, _durable_end: begin(self, NEVER))
 
 
-def rewriting_begins_before_that_is_durable(patch: Patch) -> None:
-    patch.setattr(
-        LogErasures, "to_erase", lambda self: OffsetRanges.union_of(each.left for each in self.pending if each.begun)
-    )
-
-
 def a_replica_that_truncates_a_begun_erasure_goes_on(patch: Patch) -> None:
     patch.setattr(LogErasures, "has_begun_from", lambda _self, _offset: False)
 
 
-def a_truncated_erasure_stays_in_the_file(patch: Patch) -> None:
-    def cut(self: LogErasures, end_offset: Offset) -> None:
-        self.known = [each for each in self.known if each.offset < end_offset]
-        self._select()
-
-    patch.setattr(LogErasures, "cut", cut)
-
-
 def a_truncated_erasure_stays(patch: Patch) -> None:
     patch.setattr(LogErasures, "cut", lambda _self, _end_offset: None)
-
-
-def a_follower_fetches_again_before_an_erasure_is_synced(patch: Patch) -> None:
-    patch.setattr(
-        Log,
-        "flush_is_due",
-        property(lambda self: self.log_end_offset - self.recovery_point >= self.config.flush_messages),
-    )
 
 
 def a_start_finds_no_erasures_in_batches(patch: Patch) -> None:
@@ -110,10 +85,6 @@ def a_search_ends_at_the_high_watermark(patch: Patch) -> None:
     patch.setattr(find_records.FindRecordsHandler, "_begun", begun)
 
 
-def a_search_counts_in_another_leader_epoch(patch: Patch) -> None:
-    patch.setattr(PartitionSearch, "is_current", lambda _self: True)
-
-
 def a_segments_last_batch_vanishes(patch: Patch) -> None:
     change = erasing.SegmentErasure._change
 
@@ -125,10 +96,6 @@ def a_segments_last_batch_vanishes(patch: Patch) -> None:
         return found._replace(left=b"")
 
     patch.setattr(erasing.SegmentErasure, "_change", changed)
-
-
-def a_producers_last_batches_vanish(patch: Patch) -> None:
-    patch.setattr(log_erasure, "_frames", lambda _log, _end_offset: {})
 
 
 def an_erasure_takes_the_next_record_too(patch: Patch) -> None:
@@ -164,18 +131,13 @@ PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, i
     (an_erasure_never_takes_effect_before_it_is_rewritten, "E1:", ANY, 0),
     (consumers_are_not_limited_before_an_erasure_is_committed, "E1:", LEADING, 0),
     (records_are_rewritten_away_before_an_erasure_is_committed, "R3:", LEADING, 0),
-    (rewriting_begins_before_that_is_durable, "[ERP][123]:", LOSING, 0),
-    (a_replica_that_truncates_a_begun_erasure_goes_on, "[ERP][123]:", LOSING, 0),
-    (a_truncated_erasure_stays_in_the_file, "[ERP][123]:", TRUNCATING, 0),
-    (a_truncated_erasure_stays, "[ERP][123]:", TRUNCATING, 0),
-    (a_follower_fetches_again_before_an_erasure_is_synced, "E1:", RETURNING, 0),
+    (a_replica_that_truncates_a_begun_erasure_goes_on, "E2:", LOSING, 8),
+    (a_truncated_erasure_stays, "L1: .* all replicas are in sync", TRUNCATING, 0),
     (a_start_finds_no_erasures_in_batches, "E[13]:", ANY, 0),
     (a_search_ends_at_the_high_watermark, "E[13]:", ANY, 0),
-    (a_search_counts_in_another_leader_epoch, "E[123]:", TRUNCATING, 0),
-    (a_segments_last_batch_vanishes, "[A-Z][0-9]:", ANY, 0),
-    (a_producers_last_batches_vanish, "[A-Z][0-9]:", ANY, 0),
+    (a_segments_last_batch_vanishes, "S1:", ANY, 0),
     (an_erasure_takes_the_next_record_too, "R3:", ANY, 0),
-    (a_replica_that_is_out_of_sync_serves_readers, "E1:", BEHIND, 0),
+    (a_replica_that_is_out_of_sync_serves_readers, "E1:", BEHIND, 40),
 ]
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
 
