@@ -26,8 +26,7 @@ from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.simulation.chronicle import Chronicle
-from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
-from lowtide.simulation.isr_changes import IsrChanges
+from lowtide.simulation.cluster_promises import ClusterPromises, Committed, IsrChanges, Key
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes

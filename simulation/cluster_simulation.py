@@ -34,7 +34,7 @@ from lowtide.simulation.authorization_work import SETTINGS as AUTHORIZATION_SETT
 from lowtide.simulation.authorization_work import AuthorizationWork
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.cluster_load import PartitionLoad
-from lowtide.simulation.cluster_world import ERASURES, KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld
+from lowtide.simulation.cluster_world import ERASURES, KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld, both
 from lowtide.simulation.coordinator_work import (
     COMPACTION_SETTINGS,
     CONSUMED_SETTINGS,
@@ -47,7 +47,7 @@ from lowtide.simulation.erasing_work import ErasingWork
 from lowtide.simulation.faults import AGAINST_ERASURES, ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.forgetting_work import ForgettingWork
 from lowtide.simulation.history import HistoryError
-from lowtide.simulation.machines import Machine, State
+from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
 from lowtide.simulation.upkeep_work import UpkeepWork
@@ -132,7 +132,7 @@ class ClusterSimulation(ClusterWorld):
             [load for load in self.loads if load.topic == TOPIC] if ERASURES in self.kinds else [],
             Random(seed + 8),
         )
-        self.on_death = self._on_death
+        self.on_death = both(self.erasing.on_death, self.forgetting.on_death)
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
         known = FAULTS | (AGAINST_ERASURES if kinds == (ERASURES,) else {})
@@ -152,10 +152,6 @@ class ClusterSimulation(ClusterWorld):
             self.invariants.parked.now_s = self.loop.time()
             self.invariants.check(self.loop.ran)
             self.erasing.check()
-
-    def _on_death(self, machine: Machine) -> None:
-        self.erasing.on_death(machine)
-        self.forgetting.on_death(machine)
 
     def _on_void(self, topic: str, number: int) -> None:
         self.work.on_void(topic, number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.types import BrokerId
@@ -28,6 +28,8 @@ UNCLEAN_SHARE: Final = 0.1
 """The share of runs that allow unclean elections."""
 
 ERASURES: Final = "erasures"
+
+OnDeath: TypeAlias = Callable[[Machine], None]
 
 KINDS: Final = (
     "partitions",
@@ -99,7 +101,7 @@ class ClusterWorld:
         self.invariants = ClusterInvariants(
             self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean
         )
-        self.on_death: Callable[[Machine], None] = _ignore
+        self.on_death: OnDeath = _ignore
         """Called after a process or a machine died."""
         self.loads: list[PartitionLoad] = []
 
@@ -255,6 +257,16 @@ class ClusterWorld:
         """Ends all excuses soon."""
         for machine in self.machines:
             self.excuses.end(machine.broker_id, after_s=after_s)
+
+
+def both(first: OnDeath, second: OnDeath) -> OnDeath:
+    """Returns what calls both."""
+
+    def call(machine: Machine) -> None:
+        first(machine)
+        second(machine)
+
+    return call
 
 
 def _ignore(_machine: Machine) -> None:
