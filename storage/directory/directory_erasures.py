@@ -23,6 +23,7 @@ from lowtide.storage.directory.directory_reports import ErasureTotals, PendingEr
 from lowtide.storage.directory.log_erasure import (
     ErasureStep,
     LogErasure,
+    RewritingPasses,
     has_segments_below_start,
     next_step,
     segment_to_erase,
@@ -126,6 +127,8 @@ class DirectoryErasures:
         self._next: dict[Log, None] = {}
         """Logs to look at again when one under way is done."""
         self._begun_ms: dict[Log, int] = {}
+        self._passes: dict[Log, RewritingPasses] = {}
+        """Of logs that were rewritten for erasures."""
         self._held_ms: dict[Log, int] = {}
         """Since when a hole has waited for its readers."""
         self._turn = 0
@@ -177,6 +180,7 @@ class DirectoryErasures:
         self.wanted.pop(log, None)
         self._erasing.pop(log, None)
         self._begun_ms.pop(log, None)
+        self._passes.pop(log, None)
         self._held_ms.pop(log, None)
         self._next.pop(log, None)
         self._refuse(log, "the replica is no longer here")
@@ -246,7 +250,10 @@ class DirectoryErasures:
     def _take_next(self, log: Log, now_ms: int) -> None:
         """Takes the next step for what erasures name, then for what lies below the log start."""
         segment = segment_to_erase(log)
-        if segment is not None:
+        if segment is not None and log not in self._passes:
+            self._passes[log] = RewritingPasses()
+        if log in self._passes and self._passes[log].may_rewrite(segment, now_ms):
+            assert segment is not None
             self._rewrite(log, segment, now_ms)
             return
         if not log.erasures.pending:
@@ -299,7 +306,9 @@ class DirectoryErasures:
         self._removal.remove_now(log.directory, max(each.base_offset for each in removed) + 1)
 
     def _on_end(self, log: Log, error: OSError | StorageError | None) -> None:
-        self._running.pop(log, None)
+        ended = self._running.pop(log, None)
+        if ended is not None and log in self._passes:
+            self._passes[log].on_rewritten(ended.segment, self._begun_ms.get(log, 0), self._ports.clock.monotonic_ms())
         if error is not None:
             self._on_error(log, error)
         elif not self._is_stopped and self._is_here(log) and log in self._requests:
