@@ -129,6 +129,10 @@ class DirectoryErasures:
         self._begun_ms: dict[Log, int] = {}
         self._passes: dict[Log, RewritingPasses] = {}
         """Of logs that were rewritten for erasures."""
+        self._since_ms: dict[Log, int] = {}
+        """Since when a log that is due has waited."""
+        self._without_room: set[Log] = set()
+        """Logs whose last attempt lacked room or a descriptor."""
         self._held_ms: dict[Log, int] = {}
         """Since when a hole has waited for its readers."""
         self._turn = 0
@@ -137,14 +141,25 @@ class DirectoryErasures:
 
     @property
     def to_erase(self) -> PendingErasures:
-        return PendingErasures(len(self), self._waiting)
+        due, now_ms = self._due(), self._ports.clock.monotonic_ms()
+        oldest_ms = max((now_ms - self._since_ms.get(log, now_ms) for log in due), default=0)
+        return PendingErasures(len(due), self._waiting, oldest_ms, len(self._without_room & due))
 
     def __len__(self) -> int:
         """How many logs are due."""
-        return len(self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys())
+        return len(self._due())
+
+    def _due(self) -> set[Log]:
+        return self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys()
+
+    def _note_waiting(self, log: Log) -> None:
+        """Notes since when a log waits, before it becomes due."""
+        if not any(log in logs for logs in (self.wanted, self._erasing, self._requests, self._running)):
+            self._since_ms[log] = self._ports.clock.monotonic_ms()
 
     def want(self, log: Log) -> None:
         """Schedules a log that was loaded or configured, whose start has risen, or that got an erasure."""
+        self._note_waiting(log)
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
         if log.erasures.pending:
@@ -162,6 +177,7 @@ class DirectoryErasures:
             refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
             self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
             return lambda: None
+        self._note_waiting(log)
         self._requests.setdefault(log, []).append(request)
         self._waiting += 1
         return lambda: self._take_out(log, request)
@@ -181,6 +197,8 @@ class DirectoryErasures:
         self._erasing.pop(log, None)
         self._begun_ms.pop(log, None)
         self._passes.pop(log, None)
+        self._since_ms.pop(log, None)
+        self._without_room.discard(log)
         self._held_ms.pop(log, None)
         self._next.pop(log, None)
         self._refuse(log, "the replica is no longer here")
@@ -309,6 +327,8 @@ class DirectoryErasures:
         ended = self._running.pop(log, None)
         if ended is not None and log in self._passes:
             self._passes[log].on_rewritten(ended.segment, self._begun_ms.get(log, 0), self._ports.clock.monotonic_ms())
+        if error is None:
+            self._without_room.discard(log)
         if error is not None:
             self._on_error(log, error)
         elif not self._is_stopped and self._is_here(log) and log in self._requests:
@@ -321,6 +341,7 @@ class DirectoryErasures:
     def _on_error(self, log: Log, error: OSError | StorageError) -> None:
         """Ignores errors that may pass, reports damage, and takes the directory offline if the disk fails."""
         if is_passing(error):
+            self._without_room.add(log)
             return
         self.wanted.pop(log, None)
         failed = error if isinstance(error, StorageError) else storage_error(log.directory, error)
