@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
     from lowtide.protocol.types import TopicId
+    from lowtide.replication.erasure_search import ErasureSearch
     from lowtide.storage.log.log import Log
 
 
@@ -60,6 +61,8 @@ class Leadership:
         "broker_id",
         "elected_ms",
         "epoch_start_offset",
+        "erasure_search",
+        "erasures_end",
         "floor",
         "followers",
         "lag_time_max_ms",
@@ -99,6 +102,10 @@ class Leadership:
         self.floor = log.log_start_offset
         """The lowest log start with which a replica may join the ISR: ours at the election, raised by acknowledged
         deletes."""
+        self.erasure_search: ErasureSearch | None = None
+        """The search for an erasure, if the log was compacted; one at a time."""
+        self.erasures_end: Offset = 0
+        """The end of the last erasure after such a search: no replica joins the ISR before it has it."""
         self.proposal: IsrProposal | None = None
         self.refused_at: Revision = -1
         """The image revision of the last proposal that conflicted: nothing is decided on that image again."""

@@ -31,6 +31,7 @@ from lowtide.broker.guards.guard import behind_guard
 from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
+from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
@@ -66,7 +67,8 @@ class HandlerParts(NamedTuple):
         broker, dispatcher = self.broker, self.dispatcher
         groups, transactions, shares = self.coordinators
         forwarder = self.topics.forwarder
-        spread = Spread(broker, None if forwarder is None else forwarder.peers)
+        peers = None if forwarder is None else forwarder.peers
+        spread = Spread(broker, peers)
         parts: dict[Any, object] = {
             AclAdministrator: AclAdministrator(broker, spread),
             BrokerContext: broker,
@@ -81,6 +83,7 @@ class HandlerParts(NamedTuple):
             MarkerWriter: transactions.writer,
             OffsetsTopic | None: None if shares is None else shares.coordinator.topic,
             PartitionAdministrator: PartitionAdministrator(broker),
+            PeerClients | None: peers,
             Spread: spread,
             TokenAdministrator: TokenAdministrator(broker, spread),
             TopicAdministrator: self.topics,

@@ -13,7 +13,7 @@ def test_finished_erasures_are_remembered_up_to_a_bound() -> None:
     """Protects a log from which one person a minute is erased: neither memory nor its file grows without bound."""
     erasures = LogErasures()
     for number in range(KEPT_MAX + 50):
-        record = ErasureRecord(UUID(int=number), 0, (OffsetRange(2 * number, 2 * number),))
+        record = ErasureRecord(UUID(int=number), (OffsetRange(2 * number, 2 * number),))
         erasures.note(record, 2 * number + 1, 0)
         if number != 7:  # It waits for its segment.
             erasures.on_rewritten(OffsetRanges([(2 * number, 2 * number)]))

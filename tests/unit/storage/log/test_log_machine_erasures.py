@@ -49,7 +49,7 @@ class ErasuresLogMachine(ErasingLogMachine):
         offsets -= self.named.keys()
         if not offsets:
             return
-        record = ErasureRecord(UUID(int=end), 0, OffsetRanges.of_offsets(offsets).ranges())
+        record = ErasureRecord(UUID(int=end), OffsetRanges.of_offsets(offsets).ranges())
         batch = make_erasure(record, self.log.segments.active.max_timestamp)
         self.in_flight = [Row(b"", self.leader_epoch, end, end, -1)]
         appended = self.log.append_as_leader(batch, leader_epoch=self.leader_epoch, now_ms=self.now_ms)
