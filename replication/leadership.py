@@ -275,6 +275,17 @@ class Leadership:
                 times.append(follower.last_heard_ms(image.brokers.get(broker_id)))
         return min(times) + limit_ms + 1 if times else None
 
+    def begin_search(self, search: ErasureSearch) -> None:
+        """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
+        assert self.erasure_search is None, self.erasure_search
+        self.erasure_search = search
+
+    def end_search(self, search: ErasureSearch, erasures_end: Offset = 0) -> None:
+        """Ends a search, unless it has ended. `erasures_end` is the exclusive end of its erasures, if there are any."""
+        self.erasures_end = max(self.erasures_end, erasures_end)
+        if self.erasure_search is search:
+            self.erasure_search = None
+
     def note_acknowledged(self, offset: Offset) -> None:
         """Raises the floor to a delete that was acknowledged by more than the leader."""
         self.floor = max(self.floor, offset)

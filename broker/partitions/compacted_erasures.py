@@ -92,8 +92,7 @@ class CompactedErasure:
     def begin(self) -> None:
         """Begins. From now on only participants join the ISR."""
         if self._leadership is not None:
-            assert self._leadership.erasure_search is None, self._leadership.erasure_search
-            self._leadership.erasure_search = self._search
+            self._leadership.begin_search(self._search)
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")
 
     def cancel(self) -> None:
@@ -122,8 +121,8 @@ class CompactedErasure:
 
     def _end(self) -> None:
         leadership = self._leadership
-        if leadership is not None and leadership.erasure_search is self._search:
-            leadership.erasure_search = None
+        if leadership is not None:
+            leadership.end_search(self._search)
         for task in self._asked.values():
             task.cancel()
         self.done.set()
@@ -240,7 +239,7 @@ class CompactedErasure:
             return Refusal(end_offset, "")
         self.erasures_end = end_offset
         if leadership is not None:
-            leadership.erasures_end = max(leadership.erasures_end, end_offset)
+            leadership.end_search(self._search, end_offset)
         return None
 
 

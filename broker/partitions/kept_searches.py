@@ -80,6 +80,15 @@ class KeptSearch:
         self.left_ms = 0
         """When the last of them was answered."""
 
+    def join(self) -> None:
+        """Adds a request that waits for it."""
+        self.askers += 1
+
+    def leave(self, now_ms: int) -> None:
+        """Takes a request out again."""
+        self.askers -= 1
+        self.left_ms = now_ms
+
     @property
     def done(self) -> asyncio.Event:
         return self.running.done if self.compacted is None else self.compacted.done
@@ -165,7 +174,7 @@ class KeptSearches:
     async def wait(self, searches: list[KeptSearch], deadline: float) -> None:
         """Waits until all are done, the time is over, or the client has disconnected."""
         for kept in searches:
-            kept.askers += 1
+            kept.join()
         try:
             async with client_wait(deadline):
                 for kept in searches:
@@ -175,8 +184,7 @@ class KeptSearches:
         finally:
             now_ms = self._parts.clock.monotonic_ms()
             for kept in searches:
-                kept.askers -= 1
-                kept.left_ms = now_ms
+                kept.leave(now_ms)
 
     def _forget(self, key: SearchKey) -> None:
         kept = self._kept.pop(key)
