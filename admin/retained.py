@@ -27,6 +27,7 @@ _HOLDS: Final[Mapping[str, str]] = {
     "not-replicated": "not all in-sync replicas have it yet",
     "compacted": "its cleanup.policy has no delete, so only compaction removes records",
     "no-policy": "its cleanup.policy is empty, so only requests delete records",
+    "held": "the topic is held (lowtide.hold.until)",
 }
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _KILO: Final = 1000

@@ -13,11 +13,10 @@ Source: docs/adr/0024-model-of-erasures.md; `tests/model/erasures_compacted.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
@@ -25,8 +24,15 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from lowtide.metadata.image import MetadataImage
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
     from lowtide.replication.follower_state import FollowerState
+
+
+class FoundRecord(NamedTuple):
+    """What the ledger of erasures needs of a record beside its offset."""
+
+    timestamp: int
+    leader_epoch: LeaderEpoch
 
 
 class ErasureSearch(msgspec.Struct, eq=False):
@@ -36,7 +42,7 @@ class ErasureSearch(msgspec.Struct, eq=False):
     """Random. Of each attempt another one: who took part in one that failed isn't a participant of the next."""
     end_offset: Offset
     """The exclusive end of the search: the leader's log end when it began."""
-    found: OffsetRanges = NO_OFFSETS
+    found: dict[Offset, FoundRecord] = msgspec.field(default_factory=dict)
     """What the followers have found."""
     took_part: dict[BrokerId, BrokerEpoch] = msgspec.field(default_factory=dict)
     """The followers that have searched and noted it, each with its registration then."""
@@ -51,10 +57,10 @@ class ErasureSearch(msgspec.Struct, eq=False):
             and follower.log_end_offset >= self.end_offset
         )
 
-    def note(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, found: OffsetRanges) -> None:
+    def note(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, found: Mapping[Offset, FoundRecord]) -> None:
         """Adds the result of a follower, which has durably noted that it took part, under this registration."""
         self.took_part[broker_id] = broker_epoch
-        self.found = self.found.union(found)
+        self.found |= found
 
     def has_part(self, broker_id: BrokerId, image: MetadataImage) -> bool:
         """Returns whether a follower has taken part under its present registration."""

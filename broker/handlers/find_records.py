@@ -6,8 +6,9 @@ partition up to its log end; later ones with the same id and selector join it. T
 are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
 minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
 
-With `erase` the leader then appends an erasure with the id of the search, and answers when it is committed. Records
-that a search of the same id has erased before count too, if their erasure is still known. In a log that is or was
+With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
+answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
+erasure is still known. In a log that is or was
 compacted the followers search too (`compacted_erasures.py`): since v1 a leader asks them with a `replica_epoch`, which
 needs CLUSTER_ACTION.
 
@@ -17,7 +18,8 @@ TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION for internal topics, UNKNOWN
 NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), INCONSISTENT_TOPIC_ID,
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
 many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
-NOT_ENOUGH_REPLICAS, and REQUEST_TIMED_OUT while it isn't committed; of a log that is or was compacted POLICY_VIOLATION
+NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while the
+erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION
 for anything but keys, THROTTLING_QUOTA_EXCEEDED during another erasure, REASSIGNMENT_IN_PROGRESS while it moves to
 another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors of `ReplicaSearches.search`.
 
@@ -27,24 +29,26 @@ KIPs: 107.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final
-from uuid import UUID
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.erasure_marks import ErasureMarks
+from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey, sentence
+from lowtide.broker.ledger.ledger_entries import ErasureRequest
+from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.erasures import erase_found, is_compacted, why_not_erasable
-from lowtide.broker.partitions.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey, sentence
 from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.broker.partitions.replica_searches import ReplicaSearches, SearchParts
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
     FindRecordsPartition,
@@ -84,11 +88,9 @@ WAIT_MAX_MS: Final = 600_000
 class FindRecordsHandler:
     """Answers FindRecords requests."""
 
-    def __init__(self, broker: BrokerContext, searches: LogSearches, peers: PeerClients | None) -> None:
+    def __init__(self, parts: SearchParts, broker: BrokerContext, eraser: SearchEraser) -> None:
         self._broker = broker
-        parts = SearchParts(
-            broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks
-        )
+        self._eraser = eraser
         self._replica_searches = ReplicaSearches(parts)
         self._kept = KeptSearches(parts)
         self.places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
@@ -116,6 +118,7 @@ class FindRecordsHandler:
         found = await self._replica_searches.search(request, selector)
         if isinstance(found, SearchedLog):
             _fill_found(row, found, request.ranges_max)
+            row.timestamps, row.leader_epochs = list(found.records.timestamps), list(found.records.leader_epochs)
         else:
             row.error_code, row.error_message = found.error_code, found.message or None
         return FindRecordsResponse(error_code=ErrorCode.NONE, topics=[FoundTopic(name=topic.name, partitions=[row])])
@@ -145,8 +148,9 @@ class FindRecordsHandler:
         for key, kept in joined.items():
             _fill(rows[key], kept, 0 if request.erase else request.ranges_max)
         if request.erase:
-            searched = [(rows[key], kept) for key, kept in joined.items() if rows[key].error_code == ErrorCode.NONE]
-            await self._erase(UUID(bytes=request.search_id), searched, deadline)
+            done = [key for key in joined if rows[key].error_code == ErrorCode.NONE]
+            erasures = [(rows[key], joined[key].erasure) for key in done]
+            await self._eraser.erase(_erasure_request(request, context), erasures, deadline)
         topics = {name: FoundTopic(name=name, partitions=[]) for name in dict.fromkeys(t.name for t in request.topics)}
         for key, found_row in rows.items():
             topics[key.topic].partitions.append(found_row)
@@ -172,51 +176,12 @@ class FindRecordsHandler:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return found if found.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def _erase(self, erasure_id: UUID, found: list[tuple[FoundPartition, KeptSearch]], deadline: float) -> None:
-        """Appends erasures of what was found, and waits until they are committed. Fills in the rows."""
-        loop = asyncio.get_running_loop()
-        waiting: list[tuple[FoundPartition, asyncio.Future[ErrorCode]]] = []
-        for row, kept in found:
-            refusal = self._append_erasures(erasure_id, row, kept)
-            if refusal is not None:
-                row.error_code, row.error_message = refusal.error_code, refusal.message or None
-            elif kept.erasures_end is not None and kept.erasures_end >= 0:
-                row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
-                done = loop.create_future()
-                waiting.append((row, done))
-                timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
-                self._broker.replicas.when_committed(
-                    kept.running.partition, kept.erasures_end, partial(_set_result, done), timeout_ms=timeout_ms
-                )
-        for row, done in waiting:
-            row.error_code = await done
 
-    def _append_erasures(self, erasure_id: UUID, row: FoundPartition, kept: KeptSearch) -> Refusal | None:
-        """Appends the erasures of a finished search, once."""
-        partition, replicas = kept.running.partition, self._broker.replicas
-        row.record_count, row.has_more = 0, False
-        if kept.erasures_end is None and kept.compacted is not None:
-            kept.erasures_end = kept.compacted.erasures_end
-        elif kept.erasures_end is None:
-            refusal = why_not_erasable(replicas, partition)
-            if refusal is not None:
-                return refusal
-            if not kept.running.is_current() or not partition.is_leader or is_compacted(partition.log):
-                return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-            assert isinstance(kept.running.outcome, SearchedLog)
-            found = kept.running.outcome.records.ranges()
-            appended = erase_found(replicas, partition, erasure_id, found, self._broker.clock.wall_ms())
-            if isinstance(appended, ErrorCode):
-                return Refusal(appended, "")
-            kept.erasures_end = appended
-        row.log_start_offset = partition.log.log_start_offset
-        row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
-        return None
-
-
-def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
-    if not done.done():
-        done.set_result(error)
+def _erasure_request(request: FindRecordsRequest, context: RequestContext) -> ErasureRequest:
+    kind = SelectorKind.OFFSETS
+    if request.keys or request.header_name is not None:
+        kind = SelectorKind.KEYS if request.keys else SelectorKind.HEADER
+    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal))
 
 
 def _refusal(request: FindRecordsRequest) -> str | None:
@@ -224,6 +189,8 @@ def _refusal(request: FindRecordsRequest) -> str | None:
     rows = [row for topic in request.topics for row in topic.partitions]
     if len(rows) > PARTITIONS_MAX:
         return f"The request has {len(rows)} partitions; at most {PARTITIONS_MAX} are allowed."
+    if len(request.commitment) not in (0, COMMITMENT_BYTES):
+        return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
     if not 0 <= request.ranges_max <= (RANGES_MAX if request.replica_epoch < 0 else FOUND_MAX):
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
     if not rows:
@@ -249,20 +216,17 @@ def _offset_selector(row: FindRecordsPartition) -> OffsetSelector:
 
 def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
     """Fills in the state of a search."""
-    running, compacted = kept.running, kept.compacted
-    outcome = running.outcome
+    running, outcome = kept.running, kept.erasure.outcome
     row.leader_epoch = running.leader_epoch
     row.searched_bytes, row.total_bytes = running.searched_bytes, running.total_bytes
-    if isinstance(outcome, SearchFailure):
+    if outcome is None:
+        row.error_code, row.error_message = ErrorCode.REQUEST_TIMED_OUT, kept.erasure.waits_for
+    elif isinstance(outcome, SearchFailure):
         row.error_code = CODES[outcome]
         row.error_message = sentence(outcome)
-    elif not kept.done.is_set():
-        row.error_code = ErrorCode.REQUEST_TIMED_OUT
-        row.error_message = None if compacted is None else compacted.waits_for
-    elif compacted is not None and compacted.erasures_end is None:
-        refusal = compacted.refusal or Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-        row.error_code, row.error_message = refusal.error_code, refusal.message or None
-    elif isinstance(outcome, SearchedLog):
+    elif isinstance(outcome, Refusal):
+        row.error_code, row.error_message = outcome.error_code, outcome.message or None
+    else:
         _fill_found(row, outcome, ranges_max)
 
 
@@ -274,11 +238,18 @@ def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> Non
     row.has_more = len(ranges) > ranges_max
 
 
-def handler(broker: BrokerContext, searches: LogSearches, peers: PeerClients | None) -> HandlerSpec:
+def handler(
+    broker: BrokerContext,
+    searches: LogSearches,
+    peers: PeerClients | None,
+    ledger: ErasureLedger,
+    marks: ErasureMarks,
+) -> HandlerSpec:
     """Returns the handler."""
+    parts = SearchParts(broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks)
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=FindRecordsHandler(broker, searches, peers).handle,
+        handle_later=FindRecordsHandler(parts, broker, SearchEraser(broker, ledger, marks)).handle,
         audit=FOUND_RECORDS,
     )

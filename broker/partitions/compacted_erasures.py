@@ -26,13 +26,13 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import UNKNOWN_OFFSET
-from lowtide.replication.erasure_search import ErasureSearch
+from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
-from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog
-from lowtide.storage.erasures.record_search import HeaderSelector, KeySelector
+from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
+from lowtide.storage.erasures.record_search import FoundRecords, HeaderSelector, KeySelector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -63,24 +63,16 @@ _OTHER: Final = "Another erasure of this partition is under way; ask again."
 
 
 class CompactedErasure:
-    """The search for an erasure of one partition, in one leader epoch. `begin` is called once."""
+    """The search of all replicas for one erasure, in one leader epoch. `begin` is called once."""
 
-    def __init__(
-        self,
-        parts: SearchParts,
-        erasure_id: UUID,
-        running: PartitionSearch,
-        selector: RecordSelector,
-    ) -> None:
+    def __init__(self, parts: SearchParts, running: PartitionSearch, selector: RecordSelector) -> None:
         """`running` is the search of the leader's own log, which began just now."""
         self.running = running
         self.done = asyncio.Event()
-        self.erasures_end: Offset | None = None
-        """The exclusive end of the erasures, once they are appended; -1 if nothing had to be."""
-        self.refusal: Refusal | None = None
-        """Why it has ended without one."""
+        """Set when all who must have searched."""
+        self.outcome: SearchedLog | SearchFailure | Refusal | None = None
+        """What all have found, or why the search has ended; None while it is under way."""
         self._parts = parts
-        self._erasure_id = erasure_id
         self._selector = selector
         self._leadership = running.partition.leadership
         end_offset = running.partition.log.log_end_offset
@@ -96,10 +88,10 @@ class CompactedErasure:
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")
 
     def cancel(self) -> None:
-        """Ends the search, unless it has ended."""
+        """Ends the search, unless it has ended. Others may join the ISR again."""
         if self._task is not None:
             self._task.cancel()
-        self._end()
+        self._end(SearchFailure.CANCELLED)
 
     @property
     def waits_for(self) -> str | None:
@@ -112,20 +104,32 @@ class CompactedErasure:
         return f"Broker {broker_id} must still search its replica{f' ({reason})' if reason else ''}."
 
     async def _run(self) -> None:
+        outcome: SearchedLog | SearchFailure | Refusal = SearchFailure.CANCELLED
         try:
             await self.running.done.wait()
-            if isinstance(self.running.outcome, SearchedLog):
-                self.refusal = await self._search_everywhere()
+            assert self.running.outcome is not None
+            outcome = self.running.outcome
+            if isinstance(outcome, SearchedLog):
+                outcome = await self._search_everywhere(outcome)
         finally:
-            self._end()
+            if self.outcome is None and isinstance(outcome, SearchedLog):
+                self._stop_asking()
+                self.outcome = outcome
+                self.done.set()
+            else:
+                self._end(outcome)
 
-    def _end(self) -> None:
-        leadership = self._leadership
-        if leadership is not None:
-            leadership.end_search(self._search)
+    def _end(self, outcome: SearchedLog | SearchFailure | Refusal) -> None:
+        self._stop_asking()
+        if self._leadership is not None:
+            self._leadership.end_search(self._search)
+        if not isinstance(self.outcome, SearchFailure | Refusal):
+            self.outcome = outcome
+        self.done.set()
+
+    def _stop_asking(self) -> None:
         for task in self._asked.values():
             task.cancel()
-        self.done.set()
 
     def _missing(self) -> tuple[BrokerId, ...]:
         image, leadership = self._parts.replicas.image, self._leadership
@@ -133,20 +137,21 @@ class CompactedErasure:
             return ()
         return self._search.missing(leadership.maximal_isr, leadership.broker_id, image)
 
-    async def _search_everywhere(self) -> Refusal | None:
-        """Waits until all who must have searched, then appends. Returns why nothing was appended."""
+    async def _search_everywhere(self, own: SearchedLog) -> SearchedLog | Refusal:
+        """Returns what all have found, when all who must have searched."""
         if not await note_search(self._parts.replicas, self.running.log, self._search.search_id):
             return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "")
         while True:
-            refusal = self._why_over()
+            refusal = self.why_over()
             if refusal is not None:
                 return refusal
             if not self._missing():
-                return self._append()
+                return SearchedLog(own.first_offset, own.end_offset, together(own.records, self._search.found))
             self._ask_those_ready()
             await asyncio.sleep(LOOK_S)
 
-    def _why_over(self) -> Refusal | None:
+    def why_over(self) -> Refusal | None:
+        """Returns why nothing can be appended any more; None if it can be when all have searched."""
         partition = self.running.partition
         if not self.running.is_current() or not partition.is_leader or partition.leadership is not self._leadership:
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
@@ -169,13 +174,13 @@ class CompactedErasure:
     async def _ask(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> None:
         """Lets a follower search, and takes its result if its registration is still the same."""
         found = await self._answer(broker, broker_epoch)
-        if isinstance(found, OffsetRanges):
+        if not isinstance(found, str):
             self._search.note(broker.broker_id, broker_epoch, found)
             return
         self._reasons[broker.broker_id] = found
         await asyncio.sleep(FAILED_S)
 
-    async def _answer(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> OffsetRanges | str:
+    async def _answer(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> dict[Offset, FoundRecord] | str:
         if self._parts.peers is None:
             return "no connection"
         try:
@@ -189,7 +194,10 @@ class CompactedErasure:
         row = response.topics[0].partitions[0]
         if row.error_code or row.has_more:
             return row.error_message or ErrorCode(row.error_code).name
-        return OffsetRanges((each.first_offset, each.last_offset) for each in row.offsets)
+        offsets = [offset for each in row.offsets for offset in range(each.first_offset, each.last_offset + 1)]
+        if not len(offsets) == len(row.timestamps) == len(row.leader_epochs):
+            return "its answer is incomplete"
+        return dict(zip(offsets, map(FoundRecord, row.timestamps, row.leader_epochs), strict=True))
 
     def _request(self, broker_epoch: BrokerEpoch) -> FindRecordsRequest:
         partition, selector = self.running.partition, self._selector
@@ -211,12 +219,26 @@ class CompactedErasure:
             replica_epoch=broker_epoch,
         )
 
-    def _append(self) -> Refusal | None:
-        """Appends the erasure, in the same turn in which nobody is missing."""
+    def append(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
+        """Appends the erasure, if still nobody is missing. `now_ms` is wall-clock time.
+
+        Returns the exclusive end of the erasures; -1 if there is nothing to erase, and no erasure in the log.
+        """
+        refusal = self.why_over()
+        if refusal is None and (self._missing() or not isinstance(self.outcome, SearchedLog)):
+            refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")  # A replica has registered again.
+        end_offset = self._appended(erasure_id, now_ms) if refusal is None else refusal
+        if isinstance(end_offset, Refusal):
+            self._end(end_offset)
+        elif self._leadership is not None:
+            self._leadership.end_search(self._search, end_offset)
+        return end_offset
+
+    def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
         replicas, leadership, log = self._parts.replicas, self._leadership, self.running.log
         image = replicas.image
         assert image is not None
-        assert isinstance(self.running.outcome, SearchedLog)
+        assert isinstance(self.outcome, SearchedLog)
         brokers: tuple[BrokerId, ...] = (replicas.broker_id,)
         assigned: Iterable[BrokerId] = brokers
         if leadership is not None:
@@ -224,23 +246,26 @@ class CompactedErasure:
             leadership.note_acknowledged(log.log_start_offset)
             brokers = self._search.participants(leadership.broker_id, leadership.followers, image)
             assigned = leadership.state.replicas
-        found = self.running.outcome.records.ranges().union(self._search.found)
         known = log.erasures.known
-        left = found.without(OffsetRanges.union_of(each.left for each in known))
+        left = self.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
         if not left and set(assigned) <= set(brokers):
             # What others name, perhaps since the search, must be committed and done too.
-            self.erasures_end = known[-1].end_offset if known else UNKNOWN_OFFSET
-            return None
+            return known[-1].end_offset if known else UNKNOWN_OFFSET
         search = ReplicaSearch(self._search.search_id, brokers)
-        end_offset = append_erasures(
-            replicas, self.running.partition, self._erasure_id, left, self._parts.clock.wall_ms(), search
-        )
-        if isinstance(end_offset, ErrorCode):
-            return Refusal(end_offset, "")
-        self.erasures_end = end_offset
-        if leadership is not None:
-            leadership.end_search(self._search, end_offset)
-        return None
+        end_offset = append_erasures(replicas, self.running.partition, erasure_id, left, now_ms, search)
+        return Refusal(end_offset, "") if isinstance(end_offset, ErrorCode) else end_offset
+
+
+def together(own: FoundRecords, others: Mapping[Offset, FoundRecord]) -> FoundRecords:
+    """Returns what the leader and its followers have found, in ascending order of offsets."""
+    found = dict(others)
+    found |= zip(own.offsets, map(FoundRecord, own.timestamps, own.leader_epochs), strict=True)
+    records = FoundRecords()
+    for offset in sorted(found):
+        records.offsets.append(offset)
+        records.timestamps.append(found[offset].timestamp)
+        records.leader_epochs.append(found[offset].leader_epoch)
+    return records
 
 
 def why_not_searchable(replicas: ReplicaManager, partition: Partition, selector: RecordSelector) -> Refusal | None:

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from lowtide.protocol.schema import (
+    NO_ROWS,
     ApiMessage,
     Bool,
     Bytes,
@@ -77,6 +78,8 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     timeout_ms: Int32
     ranges_max: Int32 = 1_000
     erase: Bool = False
+    commitment: Bytes = b""
+    """To the selector, for the ledger of erasures: SHA-256 of nonce, kind and selector, or empty."""
     replica_epoch: Annotated[Int64, Versions("1+")] = -1
 
 
@@ -96,6 +99,9 @@ class FoundPartition(Message, kw_only=True):
     total_bytes: Int64 = 0
     record_count: Int64 = 0
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
+    timestamps: Annotated[list[Int64], Versions("1+")] = NO_ROWS
+    leader_epochs: Annotated[list[Int32], Versions("1+")] = NO_ROWS
+    """Those of each record found, in the order of offsets; for a leader only."""
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
     log_start_offset: Int64 = UNKNOWN_OFFSET

@@ -363,7 +363,7 @@ class Log(LogOffsets):
         if offset < self.log_start_offset or offset > self.log_end_offset:
             return READ_OUT_OF_RANGE
         reader: SegmentList | ErasedReads = self.segments
-        if self.erasures.pending:
+        if self.erasures.filters_reads:
             reader, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
@@ -384,7 +384,7 @@ class Log(LogOffsets):
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
         """Counts the bytes of unerased records up to `end_offset` (exclusive), no further than about `limit`."""
-        if self.erasures.pending:
+        if self.erasures.filters_reads:
             offset = self.erasures.hidden(self.high_watermark).next_outside(offset)
             _, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         return self.segments.bytes_between(offset, end_offset, self.log_end_offset, limit)

@@ -180,7 +180,7 @@ class DeleteRecordsHandler(msgspec.Struct, frozen=True):
         client = context.connection
         asked = DeleteRequest(
             rows=[
-                checked_row(self.replicas, key, offset)
+                checked_row(self.replicas, key, offset, self.clock)
                 if allowed is None or key.topic in allowed
                 else DeleteRow(key=key, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, done=True)
                 for key, offset in offsets.items()
@@ -195,12 +195,15 @@ class DeleteRecordsHandler(msgspec.Struct, frozen=True):
         return DelayedDeleteRecords(self.replicas, self.clock, asked, self.recent).start()
 
 
-def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
+def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset, clock: Clock) -> DeleteRow:
     """Returns the row of an accepted delete with its absolute offset, or of a refused one with its error."""
     partition = replicas.find(*key)
     if isinstance(partition, ErrorCode):
         return DeleteRow(key=key, error_code=partition, done=True)
     target = ErrorCode.INVALID_TOPIC_EXCEPTION if key.topic in INTERNAL_TOPICS else partition.check_delete(offset)
+    config = partition.log.config
+    if config.lowtide_hold_until > 0 and config.is_held(clock.wall_ms()) and not isinstance(target, ErrorCode):
+        target = ErrorCode.POLICY_VIOLATION
     if isinstance(target, ErrorCode):
         return DeleteRow(key=key, error_code=target, done=True)
     return DeleteRow(
@@ -250,8 +253,10 @@ class DelayedDeleteRecords(DelayedOperation):
         ]
         if increments:
             self._replicas.request_log_starts(increments)
-        if (not increments and self._settle_rows()) or not self._watch():
-            return self._end()  # What is to be journalled isn't durable yet, so nothing is settled in vain.
+        # What is to be journalled isn't durable yet, so nothing is settled in vain; but writing it may have failed.
+        may_settle = not increments or any(log.offline for log, _ in increments)
+        if (may_settle and self._settle_rows()) or not self._watch():
+            return self._end()
         self._pending.on_abandoned = self._forget
         return self._pending
 

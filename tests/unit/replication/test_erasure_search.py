@@ -7,9 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.erasure_search import ErasureSearch
+from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.follower_state import FollowerState
 
 END = 10
@@ -28,7 +27,7 @@ class Image:
 def search_of(**took_part: int) -> ErasureSearch:
     search = ErasureSearch(UUID(int=7), END)
     for name, epoch in took_part.items():
-        search.note(int(name[1:]), epoch, OffsetRanges())
+        search.note(int(name[1:]), epoch, {})
     return search
 
 
@@ -80,9 +79,9 @@ def test_all_members_must_search_and_others_may() -> None:
 def test_what_any_replica_finds_is_found() -> None:
     """Protects a person whose old record only a follower has."""
     search = search_of()
-    search.note(2, 5, OffsetRanges([(1, 2)]))
-    search.note(3, 5, OffsetRanges([(2, 4), (9, 9)]))
-    assert search.found == OffsetRanges([(1, 4), (9, 9)])
+    search.note(2, 5, {1: FoundRecord(10, 0), 2: FoundRecord(20, 0)})
+    search.note(3, 5, {2: FoundRecord(20, 0), 9: FoundRecord(90, 1)})
+    assert search.found == {1: (10, 0), 2: (20, 0), 9: (90, 1)}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowtide.broker.handlers.find_records import PARTITIONS_MAX, RANGES_MAX
-from lowtide.broker.partitions.kept_searches import IDS_SHARE
+from lowtide.broker.ledger.kept_searches import IDS_SHARE
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode
@@ -19,6 +19,7 @@ from lowtide.protocol.messages.find_records import (
     RecordOffsets,
 )
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.storage.erasures.log_search import SearchedLog
 from lowtide.storage.erasures.record_search import KeySelector
 
@@ -222,6 +223,7 @@ def test_what_another_erasure_names_has_its_end() -> None:
 
     async def run(world: Leading) -> None:
         await begin(world)
+        await world.create_topic(LEDGER_TOPIC, (1,))
         at = await produce(world, b"a", b"person", b"person", b"b")
         row = await find(world, keys=[b"nobody"], erase=True, search_id=b"0" * 16)
         start = world.partition().log.log_start_offset

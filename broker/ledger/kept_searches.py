@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from lowtide.broker.client_waits import client_wait
+from lowtide.broker.ledger.search_eraser import SearchErasure
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted
 from lowtide.protocol.errors import ErrorCode
@@ -21,7 +21,6 @@ from lowtide.storage.erasures.log_search import SearchFailure
 if TYPE_CHECKING:
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.replica_searches import SearchParts
-    from lowtide.protocol.types import Offset
     from lowtide.replication.partition import Partition
     from lowtide.storage.erasures.record_search import RecordSelector
 
@@ -63,16 +62,13 @@ class SearchKey(NamedTuple):
 class KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "compacted", "erasures_end", "left_ms", "running", "selector")
+    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
 
     def __init__(
         self, running: PartitionSearch, selector: RecordSelector, client: str, compacted: CompactedErasure | None
     ) -> None:
         self.running = running
-        self.compacted = compacted
-        """Erases what all replicas find, if their logs may differ."""
-        self.erasures_end: Offset | None = None
-        """The exclusive end of the erasures of what was found; -1 if there is nothing to erase."""
+        self.erasure = SearchErasure(running, compacted)
         self.client = client
         self.selector = selector
         self.askers = 0
@@ -91,14 +87,13 @@ class KeptSearch:
 
     @property
     def done(self) -> asyncio.Event:
-        return self.running.done if self.compacted is None else self.compacted.done
+        compacted = self.erasure.compacted
+        return self.running.done if compacted is None else compacted.done
 
     @property
     def is_over(self) -> bool:
         """Whether nothing can be joined: it has failed, or its partition has changed."""
-        compacted = self.compacted
-        has_failed = compacted is not None and compacted.done.is_set() and compacted.erasures_end is None
-        return has_failed or isinstance(self.running.outcome, SearchFailure) or not self.running.is_current()
+        return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
 
 
 class KeptSearches:
@@ -132,7 +127,7 @@ class KeptSearches:
             return Refusal(CODES[running], sentence(running))
         erasure = None
         if is_by_all:
-            erasure = CompactedErasure(self._parts, UUID(bytes=key.search_id), running, selector)
+            erasure = CompactedErasure(self._parts, running, selector)
             erasure.begin()
         kept = self._kept[key] = KeptSearch(running, selector, client, erasure)
         self._set_timer()
@@ -189,8 +184,8 @@ class KeptSearches:
     def _forget(self, key: SearchKey) -> None:
         kept = self._kept.pop(key)
         self._parts.searches.forget(kept.running)
-        if kept.compacted is not None:
-            kept.compacted.cancel()
+        if kept.erasure.compacted is not None:
+            kept.erasure.compacted.cancel()
 
     def _set_timer(self) -> None:
         if self._timer is None and self._kept:
