@@ -172,6 +172,20 @@ def produce_until_forgotten(cluster: LowtideCluster, topic: str) -> bool:
     return len(brokers_with(cluster, PERSON, topic)) == 1
 
 
+def test_a_tombstone_follows_if_it_is_wanted(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    """Protects tables that were made of the topic; a later run erases the tombstone."""
+    topic = "compacted-tombstone"
+    create(admin, topic)
+    produce(cluster, topic, OLD)
+    words = ("records", "erase", topic, "--key", PERSON.decode(), "--yes")
+    ran = run(*words, "--tombstone", bootstrap=cluster.bootstrap)
+    assert "1 tombstone written" in ran.stderr
+    assert (files_with(cluster, OLD, f"{topic}-*"), len(brokers_with(cluster, PERSON, topic))) == ([], len(ALL))
+    run(*words, bootstrap=cluster.bootstrap)
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+    run("records", "erase", topic, "--header", "a=b", "--tombstone", "--yes", bootstrap=cluster.bootstrap, code=2)
+
+
 @pytest.mark.parametrize("option", ["--header", "--offsets"])
 def test_anything_but_keys_is_refused_with_the_reason(
     cluster: LowtideCluster, admin: BlockingAdminClient, option: str
