@@ -54,7 +54,6 @@ SMALL: set[str] = {
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
     "console/views.py",
-    "protocol/key_hash.py",
     "replication/unregistration.py",
     "runtime/child_process.py",
 }
