@@ -26,7 +26,8 @@ from lowtide.admin.deletion import (
     check_topic_ids,
 )
 from lowtide.admin.finding import FindCall, OnProgress, SearchedPartition, checked_query
-from lowtide.admin.replica_erasing import CleanBelow, Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest
 from lowtide.protocol.messages.find_records import FindRecordsRequest
@@ -73,7 +74,7 @@ async def erase_below(
     able = {partition: target for partition, target in targets.items() if partition not in results}
     results |= await delete_below(call, able, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
-    goals = {partition: CleanBelow(result.low_watermark) for partition, result in deleted.items()}
+    goals = {partition: EraseGoal(result.low_watermark) for partition, result in deleted.items()}
     for partition, cleaned in (await clean_replicas(call, goals, view, _random_id(call))).items():
         results[partition] = ErasedRecords.of(deleted[partition], *cleaned)
     return {partition: results[partition] for partition in targets}
@@ -132,13 +133,13 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
     results: dict[TopicPartition, PartitionErasure | AdminError] = {}
-    goals: dict[TopicPartition, CleanBelow] = {}
+    goals: dict[TopicPartition, EraseGoal] = {}
     for key, each in found.items():
         results[key] = _searched(used_id, each) if isinstance(each, SearchedPartition) else each
         if isinstance(each, SearchedPartition) and not dry_run:
             # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
             end = each.erasures_end if each.erasures_end > 0 else each.searched_to
-            goals[key] = CleanBelow(max(each.log_start_offset, 0), end)
+            goals[key] = EraseGoal(max(each.log_start_offset, 0), end)
     for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view, used_id)).items():
         result = results[key]
         assert isinstance(result, PartitionErasure)

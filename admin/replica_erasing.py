@@ -22,9 +22,10 @@ from lowtide.admin.errors import (
     UnsupportedVersionError,
 )
 from lowtide.admin.observation import ask_lowtide
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster_view import ClusterView
@@ -35,13 +36,6 @@ PARTITIONS_PER_REQUEST: Final = 1_000
 
 PROBE_MS: Final = 5_000
 """How long the client waits to learn whether brokers know a request; a quarter of short times."""
-
-
-class CleanBelow(NamedTuple):
-    """What files must no longer have: records below `offset`, and those that erasures below `erasures_end` name."""
-
-    offset: Offset
-    erasures_end: Offset = 0
 
 
 class CleanedReplicas(NamedTuple):
@@ -98,7 +92,7 @@ async def unable_brokers(
 
 
 async def clean_replicas(
-    call: AdminCall, goals: Mapping[TopicPartition, CleanBelow], before: ClusterView, erasure_id: UUID
+    call: AdminCall, goals: Mapping[TopicPartition, EraseGoal], before: ClusterView, erasure_id: UUID
 ) -> dict[TopicPartition, CleanedReplicas]:
     """Waits until all files of all replicas are clean, or the deadline passes.
 
@@ -112,7 +106,7 @@ class _CleanPhase:
     """The last phase of a call: the records are deleted, or erasures name them."""
 
     def __init__(
-        self, call: AdminCall, goals: Mapping[TopicPartition, CleanBelow], before: ClusterView, erasure_id: UUID
+        self, call: AdminCall, goals: Mapping[TopicPartition, EraseGoal], before: ClusterView, erasure_id: UUID
     ) -> None:
         self._call = call
         self._goals = goals

@@ -15,7 +15,7 @@ UNFREED: Final[Mapping[str, str]] = {
     "round": "freed within a second",
     "reader": "an answer is being sent from the file",
     "batch": "they share a batch with records that are kept",
-    "block": "they are less than a block of the file system",
+    "block": "they are too few for a hole in the file",
     "file-system": "the file system makes no holes in files",
     "compacted": "the log is, or was, compacted",
     "switched-off": "lowtide.log.free.deleted is false",

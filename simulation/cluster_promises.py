@@ -207,7 +207,7 @@ class ClusterPromises:
         return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
 
     def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
-        """Forgets unacknowledged records: a high watermark ahead of the leader's own disk is no promise."""
+        """Forgets unacknowledged records, because a high watermark ahead of the leader's own disk promises nothing."""
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
         if watch is not None and watch.log_end < committed.end:
             committed.end = watch.log_end

@@ -37,6 +37,7 @@ from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import (
     NO_ERASURE,
@@ -49,7 +50,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 from lowtide.storage.log.log import Log
 
 PARTITIONS_MAX: Final = 1_000

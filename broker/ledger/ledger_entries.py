@@ -17,8 +17,8 @@ from lowtide.protocol.erasure_ledger_records import (
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
 if TYPE_CHECKING:
+    from lowtide.protocol.erasure_record import EraseGoal
     from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
-    from lowtide.storage.directory.directory_erasures import EraseGoal
     from lowtide.storage.erasures.log_search import SearchedLog
     from lowtide.storage.erasures.record_search import FoundRecords
     from lowtide.storage.log.log import Log

@@ -370,7 +370,7 @@ class Log(LogOffsets):
         return reader.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
 
     def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
-        """Returns those with records in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
+        """Returns those aborted in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
         aborted, segments = self.files.aborted, self.segments
         if not aborted.bases:
             return []

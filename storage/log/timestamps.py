@@ -209,10 +209,11 @@ def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: 
 def find_in_batch(
     content: Buffer, timestamp_ms: int | None, start_offset: Offset, room: DecompressionRoom | None = None
 ) -> TimestampedOffset | None:
-    """Returns the first record from `start_offset` on with at least that timestamp; if None, the one with the largest.
+    """Returns the first record at or above `start_offset` whose timestamp is at least `timestamp_ms`.
 
-    A thread passes `room` to decompress into. Without it the event loop waits, and records that take long raise
-    DecompressedTooLargeError. Errors: ProtocolError for an unsound batch.
+    If `timestamp_ms` is None, it returns the record with the largest timestamp. A worker thread passes `room` to
+    decompress into. The event loop passes none; then large batches raise DecompressedTooLargeError. Errors:
+    ProtocolError for an unsound batch.
     """
     header = read_batch_header(content)
     payload: Buffer = memoryview(content)[RECORD_BATCH_OVERHEAD : header.size_bytes]
