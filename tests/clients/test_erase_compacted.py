@@ -19,6 +19,8 @@ from .replica_files import files_with
 PERSON, OLD, NEW = b"person-4711", b"old letter of 4711", b"new letter of 4711"
 LIMIT_S = 60.0
 ALL = (1, 2, 3)
+RESTING = 3
+"""The broker that compacts nothing."""
 PAUSE = "log.cleaner.backoff.ms"
 CONFIGS = {
     "cleanup.policy": "compact",
@@ -37,6 +39,8 @@ def cluster() -> Iterator[LowtideCluster]:
         "replica.lag.time.max.ms": "5000",
     }
     with LowtideCluster(brokers=3, config=config) as cluster:
+        pause = ("-s", f"{PAUSE}=1000000000")
+        run("configs", "alter", "--broker", RESTING, *pause, bootstrap=cluster.bootstrap)
         yield cluster
 
 
@@ -69,26 +73,12 @@ def produce(cluster: LowtideCluster, topic: str, *letters: bytes) -> None:
     assert producer.flush(30) == 0
 
 
-def create(admin: BlockingAdminClient, topic: str) -> int:
-    """Creates a topic with one partition. Returns its leader."""
-    created = admin.create_topics([NewTopic(name=topic, partitions=1, configs=CONFIGS)])[topic]
+def create(admin: BlockingAdminClient, topic: str) -> None:
+    """Creates a topic with one partition, which broker 1 leads."""
+    new = NewTopic(name=topic, assignments={0: ALL}, configs=CONFIGS)
+    created = admin.create_topics([new])[topic]
     assert not isinstance(created, Exception), created
-    until_true("it has a leader", lambda: leader_of(admin, topic) in ALL)
-    leader = leader_of(admin, topic)
-    assert leader is not None
-    return leader
-
-
-def let_rest(cluster: LowtideCluster, broker: int) -> None:
-    """Makes a broker compact nothing more, and the others go on."""
-    for each in ALL:
-        pause_ms = 1_000_000_000 if each == broker else 100
-        run("configs", "alter", "--broker", each, "-s", f"{PAUSE}={pause_ms}", bootstrap=cluster.bootstrap)
-
-
-def leader_of(admin: BlockingAdminClient, topic: str) -> int | None:
-    described = admin.describe_topics([topic])[topic]
-    return None if isinstance(described, Exception) else described.partitions[0].leader
+    until_true("it has a leader", lambda: not isinstance(admin.describe_topics([topic])[topic], Exception))
 
 
 def erased(admin: BlockingAdminClient, topic: str) -> PartitionErasure:
@@ -101,9 +91,7 @@ def erased(admin: BlockingAdminClient, topic: str) -> PartitionErasure:
 def test_an_old_version_on_a_follower_is_erased_too(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
     """Protects a person whose old letter the leader has compacted away, but a follower has not."""
     topic = "compacted-differently"
-    leader = create(admin, topic)
-    follower = next(each for each in ALL if each != leader)
-    let_rest(cluster, follower)
+    create(admin, topic)
     produce(cluster, topic, OLD, NEW)
     until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
     result = erased(admin, topic)
@@ -118,22 +106,23 @@ def test_an_old_version_on_a_follower_is_erased_too(cluster: LowtideCluster, adm
 def test_a_replica_that_was_away_starts_over(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
     """Protects a person whose old letter only a broker has that was away when the others searched."""
     topic = "compacted-away"
-    leader = create(admin, topic)
-    away = next(each for each in ALL if each != leader)
-    let_rest(cluster, away)
+    create(admin, topic)
     produce(cluster, topic, OLD)
     until_true("all have it", lambda: len(brokers_with(cluster, OLD, topic)) == len(ALL))
-    cluster.stop_broker(away)
+    cluster.stop_broker(RESTING)
     try:
         produce(cluster, topic, NEW)
         until_true("the others compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
         result = erased(admin, topic)
-        assert (result.erased_by, list(result.not_erased_by)) == (tuple(each for each in ALL if each != away), [away])
+        assert (result.erased_by, list(result.not_erased_by)) == (
+            tuple(each for each in ALL if each != RESTING),
+            [RESTING],
+        )
         assert result.count == 1
         assert len(brokers_with(cluster, PERSON, topic)) == 1
         size = cluster.log_size
     finally:
-        cluster.start_broker(away)
+        cluster.start_broker(RESTING)
     until_true("it is clean", lambda: erased(admin, topic).not_erased_by == {})
     assert "came without a search of this replica" in cluster.log(size)
     assert files_with(cluster, PERSON, f"{topic}-*") == []
@@ -145,12 +134,10 @@ def test_an_erasure_without_records_reaches_a_replica_that_was_away(
 ) -> None:
     """Protects a person of whom only a broker that is away has a letter: all others find nothing."""
     topic = "compacted-nothing-found"
-    leader = create(admin, topic)
-    away = next(each for each in ALL if each != leader)
-    let_rest(cluster, away)
+    create(admin, topic)
     produce(cluster, topic, OLD)
     until_true("all have it", lambda: len(brokers_with(cluster, OLD, topic)) == len(ALL))
-    cluster.stop_broker(away)
+    cluster.stop_broker(RESTING)
     try:
         run("configs", "alter", "--topic", topic, "-s", "delete.retention.ms=0", bootstrap=cluster.bootstrap)
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -159,9 +146,9 @@ def test_an_erasure_without_records_reaches_a_replica_that_was_away(
         forgotten = partial(produce_until_forgotten, cluster, topic)
         until_true("the others have forgotten them", forgotten)
         result = erased(admin, topic)
-        assert (result.count, list(result.not_erased_by)) == (0, [away])
+        assert (result.count, list(result.not_erased_by)) == (0, [RESTING])
     finally:
-        cluster.start_broker(away)
+        cluster.start_broker(RESTING)
     until_true("it is clean", lambda: erased(admin, topic).not_erased_by == {})
     assert files_with(cluster, PERSON, f"{topic}-*") == []
 
