@@ -24,6 +24,7 @@ FOLDERS = (
     "simulation",
     "storage",
     "testing",
+    "verification",
 )
 LINES_MAX = 60
 
@@ -55,7 +56,6 @@ SMALL: set[str] = {
     "broker/partitions/fence.py",
     "console/views.py",
     "replication/unregistration.py",
-    "runtime/child_process.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 
