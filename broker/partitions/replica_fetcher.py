@@ -343,11 +343,10 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: FollowedPartition, step: Truncate, error: OSError | None) -> None:
-        # A Fetch without an epoch would be answered as if nothing diverged. After a truncation to the start of the
-        # leader's log an old broker must start over: the leader doesn't know the epochs of what is below.
+        # A Fetch without an epoch is answered as if nothing diverged. A leader knows no epochs below its log start.
         is_old = self.plan.version == OLD_FETCH_VERSION
-        has_no_epoch = following.log.leader_epochs.latest == NO_LEADER_EPOCH
-        self._on_cut(following, error, asks=(is_old and not has_no_epoch) or (error is not None and has_no_epoch))
+        has_epoch = following.log.leader_epochs.latest != NO_LEADER_EPOCH
+        self._on_cut(following, error, asks=is_old if has_epoch else error is not None)
 
     def _on_cut(self, following: FollowedPartition, error: OSError | None, *, asks: bool = False) -> None:
         """Continues after a truncation, or after a pause if there was no disk space or descriptor for it.
