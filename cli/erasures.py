@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
@@ -177,7 +178,7 @@ async def _ledger(call: NetworkCall, from_export: str | None) -> Ledger:
 
 async def _replicas(call: NetworkCall, found: dict[Place, LedgerPartition]) -> dict[Place, tuple[BrokerId, ...]]:
     """Returns the replicas of now, without partitions that are gone. Errors: AdminError."""
-    topics = {value.topic for each in found.values() for value in (*each.named.values(), *each.clean.values())}
+    topics = {each.topic() for each in found.values()}
     return {
         (topic.topic_id, number): partition.replicas
         for topic in (await call.client.describe_topics(sorted(topics))).values()
@@ -215,7 +216,7 @@ def verify(
 
     The exit code is 0 if everything is verified, 1 if something is wrong, and 2 if a file can't be read.
     """
-    trusted = [_with_key(lambda path=path: read_public_key(OsFileSystem(), path)) for path in public_key]
+    trusted = [_with_key(partial(read_public_key, OsFileSystem(), path)) for path in public_key]
     directories = [path for text in log_dirs or [] for path in text.split(",") if path]
     keys = selector_of(key or [], keys_from, None, key_format).keys if key or keys_from else frozenset[bytes]()
     question = DiskQuestion(directories=directories, keys=keys, nonces=[_nonce(text) for text in nonce or []])

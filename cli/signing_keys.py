@@ -83,6 +83,9 @@ class SigningKey:
             return statement.new_key_id
         return None
 
+    def _replaced(self, replacement: str) -> SigningKeyError:
+        return SigningKeyError(f"{self.path} was replaced by the key {replacement[:16]}….")
+
     def sign(self, make: Callable[[ChainLink], Statement], now_ms: int) -> bytes:
         """Signs the next statement of the chain; returns its file, which is in the chain already.
 
@@ -92,7 +95,7 @@ class SigningKey:
         number, previous, issued_at = 1, NO_DIGEST, rfc3339(now_ms)
         if last is not None:
             if (replacement := self._replacement(last)) is not None:
-                raise SigningKeyError(f"{self.path} was replaced by the key {replacement[:16]}….")
+                raise self._replaced(replacement)
             signed = open_envelope(last)
             before = read_statement(signed)
             number, previous = before.number + 1, signed.digest
@@ -110,7 +113,9 @@ class SigningKey:
         """
         last = self.last()
         begun = None if last is None else self._replacement(last)
-        if begun is None and not self._files.exists(new_path):
+        if not self._files.exists(new_path):
+            if begun is not None:
+                raise self._replaced(begun)
             _write_key(self._files, new_path)
         elif self._files.exists(new_path + CHAIN_SUFFIX):
             raise SigningKeyError(f"{new_path} exists already.")

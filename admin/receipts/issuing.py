@@ -25,7 +25,7 @@ from lowtide.protocol.erasure_ledger_records import (
     NamedRecords,
     SelectorKind,
 )
-from lowtide.protocol.types import BrokerId, Offset, TopicId, topic_id_text
+from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, topic_id_text
 
 Place: TypeAlias = tuple[TopicId, int]
 """A partition, by topic id."""
@@ -42,8 +42,13 @@ ALWAYS: tuple[str, ...] = (
 class LedgerPartition(msgspec.Struct):
     """The records of the ledger about one erasure of one partition."""
 
-    named: dict[NamedKey, NamedRecords]
+    named: dict[tuple[Offset, LeaderEpoch, int], NamedRecords]
+    """By the exclusive end of the search, its leader epoch, and its part."""
     clean: dict[BrokerId, CleanReplica]
+
+    def topic(self) -> str:
+        """Returns the topic's name in one of the records."""
+        return next(iter([each.topic for each in self.named.values()] + [each.topic for each in self.clean.values()]))
 
 
 def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Place, LedgerPartition]:
@@ -56,9 +61,9 @@ def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Pla
         each = found.setdefault((key.topic_id, key.partition), LedgerPartition({}, {}))
         if isinstance(key, NamedKey):
             if isinstance(value, NamedRecords):
-                each.named[key] = value
+                each.named[key.searched_to, key.leader_epoch, key.part] = value
             else:
-                each.named.pop(key, None)
+                each.named.pop((key.searched_to, key.leader_epoch, key.part), None)
         elif isinstance(value, CleanReplica):
             each.clean[key.broker_id] = value
         else:
@@ -105,18 +110,14 @@ def described(
 
 
 def _partition(place: Place, found: LedgerPartition, replicas: Collection[BrokerId] | None) -> ErasedPartition:
-    searches = sorted(
-        (_search(key, value) for key, value in found.named.items()),
-        key=lambda each: (each.searched_to, each.leader_epoch, each.part),
-    )
+    searches = [_search(*key, value) for key, value in sorted(found.named.items(), key=lambda item: item[0])]
     end = max((each.erasures_end or -1 for each in searches), default=-1)
     below = max((_beginning_of(each) for each in searches), default=0)
     brokers = sorted(found.clean)
     clean = [broker for broker in brokers if found.clean[broker].erasures_end >= end]
     clean = [broker for broker in clean if found.clean[broker].offset >= below]
-    values = [*found.named.values(), *found.clean.values()]
     return ErasedPartition(
-        topic=values[0].topic,
+        topic=found.topic(),
         topic_id=topic_id_text(place[0]),
         partition=place[1],
         searches=searches,
@@ -144,16 +145,16 @@ def kind_name(kind: int) -> KindName:
     return names[kind]
 
 
-def _search(key: NamedKey, value: NamedRecords) -> ErasureSearch:
+def _search(searched_to: Offset, leader_epoch: LeaderEpoch, part: int, value: NamedRecords) -> ErasureSearch:
     return ErasureSearch(
         principal=value.principal,
         kind=kind_name(value.kind),
         commitment=bytes(value.commitment).hex() or None,
         leader=value.leader_id,
-        leader_epoch=key.leader_epoch,
-        part=key.part,
+        leader_epoch=leader_epoch,
+        part=part,
         searched_from=value.searched_from,
-        searched_to=key.searched_to,
+        searched_to=searched_to,
         log_start_offset=value.log_start_offset,
         records=sum(len(each.timestamps) for each in value.records),
         runs=[

@@ -25,7 +25,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The base of everything in a statement."""
 
 
-class ErasedRun(_Part, kw_only=True):
+class ErasedRun(_Part, frozen=True, kw_only=True):
     """Records with consecutive offsets of one leader epoch. There is a timestamp for each, in milliseconds."""
 
     first_offset: Number
@@ -33,7 +33,7 @@ class ErasedRun(_Part, kw_only=True):
     timestamps: list[int]
 
 
-class ErasureSearch(_Part, kw_only=True):
+class ErasureSearch(_Part, frozen=True, kw_only=True):
     """One search of a partition by its leader, and the commit of the erasure. Ends are exclusive."""
 
     principal: str
@@ -52,7 +52,7 @@ class ErasureSearch(_Part, kw_only=True):
     erasures_end: int | None
 
 
-class Confirmation(_Part, kw_only=True):
+class Confirmation(_Part, frozen=True, kw_only=True):
     """The report of a broker that its files are clean. The ids are Kafka's text, as in `meta.properties`."""
 
     broker: int
@@ -63,7 +63,7 @@ class Confirmation(_Part, kw_only=True):
     confirmed_at: Time
 
 
-class ErasedPartition(_Part, kw_only=True):
+class ErasedPartition(_Part, frozen=True, kw_only=True):
     """What happened to a partition. `not_confirmed` has all replicas only if `replicas_known`."""
 
     topic: str
@@ -75,7 +75,7 @@ class ErasedPartition(_Part, kw_only=True):
     replicas_known: bool
 
 
-class ChainLink(_Part, kw_only=True):
+class ChainLink(_Part, frozen=True, kw_only=True):
     """What every statement has. `number` begins with 1; `previous` is the digest of the statement before it."""
 
     version: Literal[1] = 1
@@ -85,7 +85,7 @@ class ChainLink(_Part, kw_only=True):
     key_id: Digest
 
 
-class ErasureReceipt(ChainLink, kw_only=True):
+class ErasureReceipt(ChainLink, frozen=True, kw_only=True):
     """The statement about one erasure."""
 
     cluster_id: str
@@ -96,7 +96,7 @@ class ErasureReceipt(ChainLink, kw_only=True):
     not_covered: list[str]
 
 
-class KeyRotation(ChainLink, kw_only=True):
+class KeyRotation(ChainLink, frozen=True, kw_only=True):
     """The last statement of a key: the chain continues with the new one (32 bytes in hexadecimal)."""
 
     new_key: Digest
