@@ -14,7 +14,7 @@ from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.receipts.commitment import NONCE_BYTES
 from lowtide.admin.receipts.envelope import ReceiptError, key_id_of
 from lowtide.admin.receipts.issuing import LedgerPartition, Place, described, make_receipt, partitions_of
-from lowtide.admin.receipts.statement import ErasedPartition
+from lowtide.admin.receipts.statement import PartitionStatement
 from lowtide.cli.call import Call, NetworkCall, local, network
 from lowtide.cli.find import KeyFormat, selector_of
 from lowtide.cli.ledger_reading import Ledger, export_lines, read_export, read_ledger
@@ -273,14 +273,14 @@ async def export(call: NetworkCall) -> ExitCode:
 
 def _described(
     found: dict[Place, LedgerPartition], replicas: dict[Place, tuple[BrokerId, ...]] | None = None
-) -> list[ErasedPartition]:
+) -> list[PartitionStatement]:
     try:
         return described(found, replicas)
     except ReceiptError as error:
         raise CommandError(f"{error}.") from None
 
 
-def _list_row(erasure_id: UUID, partitions: list[ErasedPartition]) -> tuple[object, ...]:
+def _list_row(erasure_id: UUID, partitions: list[PartitionStatement]) -> tuple[object, ...]:
     searches = [search for each in partitions for search in each.searches]
     return (
         str(erasure_id),

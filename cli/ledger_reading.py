@@ -13,14 +13,14 @@ from typing import BinaryIO, Final
 import msgspec
 
 from lowtide.admin.cluster_view import TopicDescription
-from lowtide.admin.errors import AdminError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import OffsetSpec
 from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import CommandError, misused
 from lowtide.cli.record_format import Form
 from lowtide.cli.show import ENDLESS, ShowRequest, readable
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry
-from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import Record
 from lowtide.protocol.types import Offset, TopicPartition
 
@@ -74,7 +74,11 @@ async def read_ledger(call: NetworkCall) -> Ledger:
     """Reads the whole topic. Errors: CommandError if the cluster has none; AdminError."""
     described = (await call.client.describe_topics([LEDGER_TOPIC]))[LEDGER_TOPIC]
     if not isinstance(described, TopicDescription):
-        raise CommandError(f"the ledger can't be read: {described}.")
+        is_missing = (
+            isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        reason = f"the cluster has no topic {LEDGER_TOPIC}" if is_missing else str(described)
+        raise CommandError(f"the ledger can't be read: {reason}.")
     cluster_id = (await call.client.describe_cluster()).cluster_id
     if not cluster_id:
         raise CommandError("the brokers don't tell the cluster's id.")

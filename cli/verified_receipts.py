@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from lowtide.admin.receipts.chain import ChainFinding, VerifiedChain, verify_chain
 from lowtide.admin.receipts.commitment import is_committed, keys_selector
 from lowtide.admin.receipts.envelope import ENVELOPE_BYTES_MAX
-from lowtide.admin.receipts.statement import Confirmation, ErasedPartition, ErasureReceipt, ErasureSearch
+from lowtide.admin.receipts.statement import Confirmation, ErasureReceipt, ErasureSearch, PartitionStatement
 from lowtide.cli.copied_disks import CheckedDirectory, DiskFinding, DiskSearch, check_directory, log_directories
 from lowtide.cli.outcome import misused
 from lowtide.cli.printing import plural
@@ -143,7 +143,7 @@ def _searches(issued: Sequence[ErasureReceipt], question: DiskQuestion, report: 
     return list(found.values())
 
 
-def _place_of(partition: ErasedPartition) -> tuple[TopicId, int]:
+def _place_of(partition: PartitionStatement) -> tuple[TopicId, int]:
     try:
         return parse_topic_id(partition.topic_id), partition.partition
     except ValueError as error:

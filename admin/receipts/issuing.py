@@ -11,11 +11,11 @@ from lowtide.admin.receipts.envelope import ReceiptError
 from lowtide.admin.receipts.statement import (
     ChainLink,
     Confirmation,
-    ErasedPartition,
     ErasedRun,
     ErasureReceipt,
     ErasureSearch,
     KindName,
+    PartitionStatement,
     rfc3339,
 )
 from lowtide.protocol.erasure_ledger_records import (
@@ -101,7 +101,7 @@ def make_receipt(
 
 def described(
     found: Mapping[Place, LedgerPartition], replicas: Mapping[Place, Collection[BrokerId]] | None
-) -> list[ErasedPartition]:
+) -> list[PartitionStatement]:
     """Returns what the ledger says about the partitions, sorted by topic. Errors: ReceiptError for invalid values."""
     return sorted(
         (_partition(place, each, None if replicas is None else replicas.get(place)) for place, each in found.items()),
@@ -109,14 +109,14 @@ def described(
     )
 
 
-def _partition(place: Place, found: LedgerPartition, replicas: Collection[BrokerId] | None) -> ErasedPartition:
+def _partition(place: Place, found: LedgerPartition, replicas: Collection[BrokerId] | None) -> PartitionStatement:
     searches = [_search(*key, value) for key, value in sorted(found.named.items(), key=lambda item: item[0])]
     end = max((each.erasures_end or -1 for each in searches), default=-1)
     below = max((_beginning_of(each) for each in searches), default=0)
     brokers = sorted(found.clean)
     clean = [broker for broker in brokers if found.clean[broker].erasures_end >= end]
     clean = [broker for broker in clean if found.clean[broker].offset >= below]
-    return ErasedPartition(
+    return PartitionStatement(
         topic=found.topic(),
         topic_id=topic_id_text(place[0]),
         partition=place[1],
@@ -178,7 +178,7 @@ def _confirmation(broker: BrokerId, value: CleanReplica) -> Confirmation:
     )
 
 
-def _missing(each: ErasedPartition) -> list[str]:
+def _missing(each: PartitionStatement) -> list[str]:
     """Returns what is not covered in a partition, in sentences."""
     where = f"{each.topic}-{each.partition}"
     sentences = []

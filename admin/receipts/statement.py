@@ -63,7 +63,7 @@ class Confirmation(_Part, frozen=True, kw_only=True):
     confirmed_at: Time
 
 
-class ErasedPartition(_Part, frozen=True, kw_only=True):
+class PartitionStatement(_Part, frozen=True, kw_only=True):
     """What happened to a partition. `not_confirmed` has all replicas only if `replicas_known`."""
 
     topic: str
@@ -92,7 +92,7 @@ class ErasureReceipt(ChainLink, frozen=True, kw_only=True):
     erasure_id: str
     nonces: list[Digest]
     """Those that the issuer gave, in hexadecimal."""
-    partitions: list[ErasedPartition]
+    partitions: list[PartitionStatement]
     not_covered: list[str]
 
 
