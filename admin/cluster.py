@@ -203,7 +203,7 @@ class ClusterConnections:
         return ExpectedBroker(self._cluster_id, here[0]) if len(here) == 1 else None
 
     def _forget_brokers(self) -> None:
-        """Makes the next request use the bootstrap servers: the metadata name a wrong broker for an address."""
+        """Makes the next request use the bootstrap servers, because the metadata name a wrong broker for an address."""
         self._known, self._cluster_id, self._controller = {}, None, None
 
     async def controller(self, deadline: Deadline) -> BrokerId:

@@ -120,7 +120,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self.close("it did not answer in time")
 
     def close(self, reason: str, *, by_broker: bool = False) -> None:
-        """Closes it at once. Pending requests fail with the reason. `by_broker`: the broker closed the connection."""
+        """Closes the connection; pending requests fail with the reason. `by_broker`: the broker closed it first."""
         for future in self._core.close(reason):
             if not future.done():
                 future.set_exception(

@@ -51,7 +51,7 @@ class DelegationToken:
 
     @property
     def password(self) -> str:
-        """The client's password; its user name is the token's id, and `tokenauth` is true."""
+        """The password of a client that logs in with the token's id as user name and `tokenauth=true`."""
         return base64.b64encode(self.hmac).decode()
 
 

@@ -171,7 +171,7 @@ def checked_targets(targets: Mapping[TopicPartition, DeleteTarget]) -> dict[Topi
 
 
 def check_topic_ids(topic_ids: Mapping[str, TopicId]) -> None:
-    """Errors: ValueError for anything but ids as in `TopicDescription.topic_id`; their texts are invalid."""
+    """Checks that each id is 16 bytes, as `TopicDescription.topic_id`. Errors: ValueError, also for an id's text."""
     for topic, topic_id in topic_ids.items():
         if not isinstance(topic_id, bytes) or len(topic_id) != len(ZERO_TOPIC_ID):
             allowed = f"{len(ZERO_TOPIC_ID)} bytes, as in TopicDescription.topic_id"

@@ -26,7 +26,8 @@ from lowtide.admin.deletion import (
     check_topic_ids,
 )
 from lowtide.admin.finding import FindCall, OnProgress, SearchedPartition, checked_query
-from lowtide.admin.replica_erasing import CleanBelow, Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest
 from lowtide.protocol.messages.find_records import FindRecordsRequest
@@ -35,7 +36,6 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, To
 if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
 
-_ERASE_BELOW: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 0)
 _ERASE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
 _FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 0)
 
@@ -65,7 +65,7 @@ async def erase_below(
 ) -> dict[TopicPartition, DeleteResult]:
     """Deletes records, then erases them. See `delete_records`."""
     view = await call.view(partition.topic for partition in targets)
-    unable = await unable_brokers(call, targets, view, [_ERASE_BELOW])
+    unable = await unable_brokers(call, targets, view, [_ERASE])
     results: dict[TopicPartition, DeleteResult] = {}
     for partition in targets:
         reasons = [unable[broker] for broker in replicas_of(view, partition) if broker in unable]
@@ -74,8 +74,8 @@ async def erase_below(
     able = {partition: target for partition, target in targets.items() if partition not in results}
     results |= await delete_below(call, able, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
-    goals = {partition: CleanBelow(result.low_watermark) for partition, result in deleted.items()}
-    for partition, cleaned in (await clean_replicas(call, goals, view)).items():
+    goals = {partition: EraseGoal(result.low_watermark) for partition, result in deleted.items()}
+    for partition, cleaned in (await clean_replicas(call, goals, view, _random_id(call))).items():
         results[partition] = ErasedRecords.of(deleted[partition], *cleaned)
     return {partition: results[partition] for partition in targets}
 
@@ -127,26 +127,30 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
         if unable:
             reason = f"nothing is erased: {next(iter(unable.values()))}"
             return {partition: _unsupported(partition, reason) for partition in partitions}
-    used_id = UUID(bytes=call.cluster.ports.random.randbytes(16), version=4) if erasure_id is None else erasure_id
+    used_id = _random_id(call) if erasure_id is None else erasure_id
     search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erase=not dry_run)
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
     results: dict[TopicPartition, PartitionErasure | AdminError] = {}
-    goals: dict[TopicPartition, CleanBelow] = {}
+    goals: dict[TopicPartition, EraseGoal] = {}
     for key, each in found.items():
         results[key] = _searched(used_id, each) if isinstance(each, SearchedPartition) else each
         if isinstance(each, SearchedPartition) and not dry_run:
             # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
             end = each.erasures_end if each.erasures_end > 0 else each.searched_to
-            goals[key] = CleanBelow(max(each.log_start_offset, 0), end)
-    for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view)).items():
+            goals[key] = EraseGoal(max(each.log_start_offset, 0), end)
+    for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view, used_id)).items():
         result = results[key]
         assert isinstance(result, PartitionErasure)
         results[key] = replace(
             result, erasures_end=goals[key].erasures_end, erased_by=erased_by, not_erased_by=not_erased_by
         )
     return results
+
+
+def _random_id(call: AdminCall) -> UUID:
+    return UUID(bytes=call.cluster.ports.random.randbytes(16), version=4)
 
 
 def _searched(erasure_id: UUID, found: SearchedPartition) -> PartitionErasure:

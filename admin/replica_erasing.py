@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from lowtide.admin.attempts import Attempts, Done, Located, Outcome, RetryLater
 from lowtide.admin.call import AdminCall, failure, partition_rows
@@ -21,9 +22,10 @@ from lowtide.admin.errors import (
     UnsupportedVersionError,
 )
 from lowtide.admin.observation import ask_lowtide
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster_view import ClusterView
@@ -34,18 +36,6 @@ PARTITIONS_PER_REQUEST: Final = 1_000
 
 PROBE_MS: Final = 5_000
 """How long the client waits to learn whether brokers know a request; a quarter of short times."""
-
-
-class CleanBelow(NamedTuple):
-    """What files must no longer have: records below `offset`, and those that erasures below `erasures_end` name."""
-
-    offset: Offset
-    erasures_end: Offset = 0
-
-    @property
-    def version(self) -> int:
-        """The lowest version of EraseRecords that can say so."""
-        return 1 if self.erasures_end else 0
 
 
 class CleanedReplicas(NamedTuple):
@@ -102,23 +92,26 @@ async def unable_brokers(
 
 
 async def clean_replicas(
-    call: AdminCall, goals: Mapping[TopicPartition, CleanBelow], before: ClusterView
+    call: AdminCall, goals: Mapping[TopicPartition, EraseGoal], before: ClusterView, erasure_id: UUID
 ) -> dict[TopicPartition, CleanedReplicas]:
     """Waits until all files of all replicas are clean, or the deadline passes.
 
-    `before` is the view from the call's beginning. Replicas that are not in sync in the end are named: they may still
-    fetch the records. Errors: AuthenticationFailedError.
+    The ledger gets the answers under the erasure id. `before` is the view from the call's beginning. Replicas that are
+    not in sync in the end are named: they may still fetch the records. Errors: AuthenticationFailedError.
     """
-    return await _CleanPhase(call, goals, before).run() if goals else {}
+    return await _CleanPhase(call, goals, before, erasure_id).run() if goals else {}
 
 
 class _CleanPhase:
     """The last phase of a call: the records are deleted, or erasures name them."""
 
-    def __init__(self, call: AdminCall, goals: Mapping[TopicPartition, CleanBelow], before: ClusterView) -> None:
+    def __init__(
+        self, call: AdminCall, goals: Mapping[TopicPartition, EraseGoal], before: ClusterView, erasure_id: UUID
+    ) -> None:
         self._call = call
         self._goals = goals
         self._before = before
+        self._erasure_id = erasure_id
         self._topic_ids: dict[str, TopicId] = {}
 
     async def run(self) -> dict[TopicPartition, CleanedReplicas]:
@@ -190,10 +183,11 @@ class _CleanPhase:
                     partition_index=partition.partition, offset=goal.offset, erasures_end=goal.erasures_end
                 )
             )
-        request = EraseRecordsRequest(topics=list(topics.values()), timeout_ms=self._call.wait_ms())
-        version = max(self._goals[each.partition].version for each in replicas)
+        request = EraseRecordsRequest(
+            topics=list(topics.values()), timeout_ms=self._call.wait_ms(), erasure_id=self._erasure_id.bytes
+        )
         try:
-            response = await ask_lowtide(self._call, broker_id, request, version)
+            response = await ask_lowtide(self._call, broker_id, request, 1)
         except UnsupportedVersionError as error:  # It knew the request before, or was away.
             return dict.fromkeys(replicas, RetryLater(str(error)))
         if response.error_code:

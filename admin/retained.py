@@ -15,7 +15,7 @@ UNFREED: Final[Mapping[str, str]] = {
     "round": "freed within a second",
     "reader": "an answer is being sent from the file",
     "batch": "they share a batch with records that are kept",
-    "block": "they are less than a block of the file system",
+    "block": "they are too few for a hole in the file",
     "file-system": "the file system makes no holes in files",
     "compacted": "the log is, or was, compacted",
     "switched-off": "lowtide.log.free.deleted is false",
@@ -27,6 +27,7 @@ _HOLDS: Final[Mapping[str, str]] = {
     "not-replicated": "not all in-sync replicas have it yet",
     "compacted": "its cleanup.policy has no delete, so only compaction removes records",
     "no-policy": "its cleanup.policy is empty, so only requests delete records",
+    "held": "the topic is held (lowtide.hold.until)",
 }
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _KILO: Final = 1000

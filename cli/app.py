@@ -52,6 +52,9 @@ ENTRIES: Final = {
     "log-dirs": Entry(
         "Show log directories and sizes of partitions; move partitions between them.", CLUSTER, "log_dirs"
     ),
+    "verify-deletes": Entry(
+        "Test whether a cluster keeps deleted records deleted while brokers are killed.", CLUSTER, "verify_deletes"
+    ),
     "top": Entry("Show brokers, disks, topics, pending deletes and group lags, live.", CLUSTER, "top"),
     "metadata": Entry("Compare the metadata with what log directories know, and recover them.", FILES, "metadata"),
     "backup": Entry("Write the metadata to a file, also while brokers run; check such a file.", FILES, "backup"),

@@ -65,8 +65,6 @@ class DiskSearch:
 
     def add(self, search: ErasureSearch, keys: Collection[bytes]) -> None:
         """Adds one search of a receipt. `keys` are those that its commitment is to."""
-        if search.kind == "beginning":
-            self.beginning = max(self.beginning, search.searched_to)
         for run in search.runs:
             for place, timestamp in enumerate(run.timestamps):
                 self.named.setdefault(run.first_offset + place, set()).add((run.leader_epoch, timestamp))

@@ -285,8 +285,8 @@ def _list_row(erasure_id: UUID, partitions: list[PartitionStatement]) -> tuple[o
     return (
         str(erasure_id),
         min((each.named_at for each in searches), default=None),
-        ", ".join(sorted({each.principal for each in searches})),
-        ", ".join(sorted({each.kind for each in searches})),
+        ", ".join(sorted({one.principal for each in partitions for one in (*each.searches, *each.confirmed)})),
+        ", ".join(sorted({each.kind for each in searches})) or "beginning",
         len(partitions),
         sum(each.records for each in searches),
         _brokers(sorted({broker for each in partitions for broker in each.not_confirmed})),

@@ -150,7 +150,7 @@ def recover(
 
 
 def _facts(files: Sequence[str] | None, log_dirs: Sequence[str] | None) -> list[BrokerFacts]:
-    """Returns what at least one broker knows. Errors: CommandError."""
+    """Returns the facts from the given files or directories. Errors: CommandError."""
     if not files and not log_dirs:
         raise misused("give files of `lowtide metadata export`, or --log-dirs.")
     return given_facts(files, log_dirs)

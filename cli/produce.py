@@ -157,7 +157,7 @@ def _so_far(producer: Producer) -> str:
 
 
 def _placed(records: Sequence[UnplacedRecord], given: int, keyless: int, count: int) -> dict[int, list[UnplacedRecord]]:
-    """Groups records by partition: the given one (unless -1), that of the key, or that of this flush."""
+    """Groups records by partition: `given` unless it is -1, else the partition of the key, or `keyless` without one."""
     found: defaultdict[int, list[UnplacedRecord]] = defaultdict(list)
     for record in records:
         key = record[1]

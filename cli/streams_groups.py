@@ -62,7 +62,7 @@ def _names(tasks: Iterable[StreamsTask]) -> str:
 
 
 def member_value(member: StreamsMemberDescription) -> dict[str, Any]:
-    """Returns what a member has beyond one of other groups, for JSON."""
+    """Returns the JSON fields that only members of streams groups have."""
     return {
         "process_id": member.process_id,
         "rack_id": member.rack_id,

@@ -1,4 +1,4 @@
-"""`lowtide topics`: lists, describes, creates, changes and deletes topics, and explains their retention.
+"""`lowtide topics`: lists, describes, creates, changes, holds and deletes topics, and explains their retention.
 
 `explain` asks the leaders, with a request that only Lowtide has (docs/adr/0008-requests-of-our-own.md).
 """
@@ -11,22 +11,25 @@ from typing import Annotated, Any
 import typer
 
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
-from lowtide.admin.configs import ConfigResource
+from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.retained import as_value, duration, known, line
 from lowtide.admin.retention import Explanation, NotAnsweredError, explain_retention
 from lowtide.admin.topics import BROKERS_DEFAULT, CreatedTopic, NewTopic
+from lowtide.admin.wanted_offsets import parse_time
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.cluster_questions import fitting
 from lowtide.cli.config_changes import SetOption, UnsetOption, ValidateOnlyOption, alter, assignments_of
 from lowtide.cli.confirmation import confirm
 from lowtide.cli.outcome import CommandError, ExitCode, misused
-from lowtide.cli.printing import Output, plural, print_json, print_table
+from lowtide.cli.printing import Output, moment, plural, print_json, print_table
 from lowtide.cli.results import error_values, errors_of, report_each
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.types import topic_id_text
+
+_HOLD_UNTIL, _HOLD_REASON = "lowtide.hold.until", "lowtide.hold.reason"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -192,6 +195,39 @@ async def delete(
     outcomes = await call.client.delete_topics(topics)
     passed = "UNKNOWN_TOPIC_OR_PARTITION" if if_exists else None
     return report_each({name: _unless(each, passed) for name, each in outcomes.items()}, call.output, done="deleted")
+
+
+@app.command()
+@network
+async def hold(
+    call: NetworkCall,
+    topics: Topics,
+    *,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="a date or time as for `records delete --before`")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="shown to everyone whose deletes are refused")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="end the hold now; needs ALTER on the cluster")] = False,
+) -> ExitCode:
+    """Keep all records of topics until a time: no delete, retention, compaction or erasing, and no topic deletion.
+
+    A later time extends the hold. To shorten it needs ALTER on the cluster.
+    """
+    if remove == (until is not None):
+        raise misused("give either --until or --remove.")
+    if remove and reason:
+        raise misused("--remove takes no --reason.")
+    try:
+        until_ms = None if until is None else parse_time(until)
+    except ValueError as error:
+        raise misused(f"--until: {error}.") from error
+    changes = [ConfigChange(key, operation=ConfigOperation.DELETE) for key in (_HOLD_UNTIL, _HOLD_REASON)]
+    if until_ms is not None:
+        changes = [ConfigChange(_HOLD_UNTIL, str(until_ms)), ConfigChange(_HOLD_REASON, reason)]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+    outcomes = await call.client.alter_configs(dict.fromkeys(resources, changes))
+    done = "no longer held" if until_ms is None else f"held until {moment(until_ms)}"
+    return report_each({each.name: error for each, error in outcomes.items()}, call.output, done=done)
 
 
 def _unless(outcome: object, passed: str | None) -> AdminError | None:

@@ -224,7 +224,7 @@ def _change_store(options: UserStore, change: ScramChange) -> None:
 
 # ------------------------------------------------------------------ a running cluster
 def _on_cluster(call: Call, options: UserStore, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Errors: CommandError."""
+    """Runs `work` with a client of the cluster, and returns its result. Errors: CommandError."""
     found: list[T] = []
 
     async def ask(asked: NetworkCall) -> ExitCode:

@@ -131,6 +131,8 @@ def _searches(issued: Sequence[ErasureReceipt], question: DiskQuestion, report: 
         for partition in receipt.partitions:
             place = _place_of(partition)
             search = found.setdefault(place, DiskSearch(partition.topic, *place))
+            if not partition.searches:
+                search.beginning = max([search.beginning, *(each.erased_below for each in partition.confirmed)])
             for each in partition.searches:
                 proven = _is_about(each, selector, nonces) if question.keys else False
                 about += proven is not False

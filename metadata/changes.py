@@ -56,7 +56,7 @@ class ChangePlan(msgspec.Struct, frozen=True):
 
     @property
     def plan(self) -> ChangePlan:
-        """Returns the plan itself, where a decision with a plan is expected."""
+        """Returns this plan. Callers take the `plan` of any decision."""
         return self
 
 

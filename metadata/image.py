@@ -22,7 +22,7 @@ from lowtide.metadata.records import ERASURES_LEVEL, NO_LEADER, FeaturesRecord, 
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
 from lowtide.metadata.token_image import TokenImage
 from lowtide.metadata.unreadable_keys import Unreadable
-from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
+from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, TopicId  # Offset is read at run time, by msgspec.
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +54,8 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     removing: tuple[BrokerId, ...] = ()
     elr: tuple[BrokerId, ...] = ()
     elr_epochs: tuple[BrokerEpoch, ...] = ()
+    erasures_end: Offset = 0
+    erasures_epoch: int = -1
 
     @property
     def is_known(self) -> bool:

@@ -108,7 +108,7 @@ class ImageFollower:
         return copy
 
     async def image_from(self, revision: Revision) -> MetadataImage:
-        """Returns an image at `revision` or later; that revision may have changed nothing visible.
+        """Returns an image at `revision` or later, also if no watch reports that revision.
 
         Errors: as `read`.
         """

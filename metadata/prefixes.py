@@ -45,9 +45,9 @@ def prefix_inside(prefix: bytes, values: Iterable[tuple[bytes, bytes]]) -> bytes
 
 
 async def prefix_around(store: MetadataStore, prefix: bytes) -> bytes | None:
-    """Returns the prefix of the cluster around this one, or None; also None without permission to read other prefixes.
+    """Returns the prefix of another cluster whose keys would include this one's; None if there is no such cluster.
 
-    Errors: UnavailableError.
+    Without permission to read other prefixes it returns None too. Errors: UnavailableError.
     """
     candidates = prefixes_around(prefix)
     if not candidates:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch  # Read at run time, by msgspec.
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset  # Read at run time, by msgspec.
 
 T = TypeVar("T")
 
@@ -142,7 +142,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
     `isr_epochs` has the broker epoch under which each ISR member joined, in the order of `isr` (KIP-903).
     `partition_epoch` rises by one with every write. `adding` and `removing` belong to a reassignment (KIP-455). `elr`
     are the eligible leader replicas (KIP-966): out of sync, with everything committed, under the registrations in
-    `elr_epochs`.
+    `elr_epochs`. `erasures_end` and `erasures_epoch` are where the last acknowledged erasure ends (exclusive), and its
+    leader epoch; 0 and -1 without one.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -155,6 +156,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
     removing: tuple[BrokerId, ...] = ()
     elr: tuple[BrokerId, ...] = ()
     elr_epochs: tuple[BrokerEpoch, ...] = ()
+    erasures_end: Offset = 0
+    erasures_epoch: LeaderEpoch = -1
 
 
 class AclRecord(msgspec.Struct, frozen=True, gc=False):

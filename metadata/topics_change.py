@@ -134,7 +134,7 @@ class TopicsChange:
         return TopicsImage(self._topics.now, self._names.now, self._loose.now)
 
     def _apply_partitions(self, topic_id: TopicId, changed: Mapping[int, PartitionImage | None]) -> None:
-        """Changes partitions of a topic. Those beyond its count stay loose until its record counts them."""
+        """Changes partitions of a topic. Those beyond its partition count stay loose until its record raises that."""
         name = self._names.now.get(topic_id)
         topic = None if name is None else self._topics.now.get(name)
         if topic is None:

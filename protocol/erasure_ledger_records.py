@@ -22,17 +22,19 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 NAMED_TYPE: Final = 0
 CLEAN_TYPE: Final = 1
 
+COMMITMENT_BYTES: Final = 32
+"""The size of a commitment to a selector."""
+
 RECORDS_MAX: Final = 10_000
 """The most records that one record of the ledger names. A search that found more has several parts."""
 
 
 class SelectorKind(IntEnum):
-    """What a request named records by. `BEGINNING` is everything below an offset (`--erase`)."""
+    """What a request named records by."""
 
     KEYS = 0
     HEADER = 1
     OFFSETS = 2
-    BEGINNING = 3
 
 
 @versions("0", flexible="0+")
@@ -98,8 +100,6 @@ class CleanReplica(ApiMessage, kw_only=True):
     """No file of the replica has a record below `offset`, or one that an erasure below `erasures_end` names."""
 
     topic: String
-    kind: Int8
-    """A `SelectorKind`."""
     principal: String
     offset: Int64
     erasures_end: Int64 = UNKNOWN_OFFSET
@@ -135,13 +135,19 @@ def encode_entry(entry: LedgerEntry) -> CoordinatorRecord:
     return key, None if entry.value is None else encode_value(entry.value)
 
 
+def decode_key(key: bytes | None) -> LedgerKey | None:
+    """Decodes the key of a record; returns None for an unknown type. Errors: ProtocolError for invalid bytes."""
+    types = _TYPES.get(record_type(key))
+    if types is None or key is None:
+        return None
+    decoded: LedgerKey = codec_for(types[0], 0).decode(key, INT16.size, len(key))
+    return decoded
+
+
 def decode_entry(key: bytes | None, value: bytes | None) -> LedgerEntry | None:
     """Decodes a record; returns None for an unknown type.
 
     Errors: ProtocolError for invalid bytes, and for an unknown version.
     """
-    types = _TYPES.get(record_type(key))
-    if types is None or key is None:
-        return None
-    decoded: LedgerKey = codec_for(types[0], 0).decode(key, INT16.size, len(key))
-    return LedgerEntry(decoded, decode_value(types[1], value))
+    decoded = decode_key(key)
+    return None if decoded is None else LedgerEntry(decoded, decode_value(_TYPES[record_type(key)][1], value))

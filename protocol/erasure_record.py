@@ -65,6 +65,20 @@ class UnknownErasureError(ProtocolError):
     """The erasure has a version that this broker can't read, so it doesn't know what is erased."""
 
 
+class EraseGoal(msgspec.Struct, frozen=True):
+    """Which records must be in no file: what a client asks for, and what a broker works towards."""
+
+    offset: Offset
+    """Those below it, which is at or below the log start."""
+    erasures_end: Offset = 0
+    """Those that erasures below it name."""
+
+    @property
+    def files_end(self) -> Offset:
+        """The exclusive end of the offsets at which such records may lie."""
+        return max(self.offset, self.erasures_end)
+
+
 class ErasureRecord(msgspec.Struct, frozen=True):
     """The offsets that are erased. The ranges are in ascending order, disjoint and not adjacent."""
 
@@ -74,7 +88,7 @@ class ErasureRecord(msgspec.Struct, frozen=True):
 
 
 def encode_erasure(erasure: ErasureRecord) -> tuple[bytes, bytes]:
-    """Returns the key and the value."""
+    """Returns the key and the value of the control record."""
     assert erasure.ranges, "an erasure covers at least one offset"
     assert not erasure.flags & ~EVERY_REPLICA_SEARCHED, erasure.flags
     next_offset = first_offset = erasure.ranges[0].first

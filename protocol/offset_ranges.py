@@ -90,11 +90,6 @@ class OffsetRanges:
         place = bisect_left(self._lasts, first)
         return place < len(self._firsts) and self._firsts[place] <= last
 
-    def covers(self, first: Offset, last: Offset) -> bool:
-        """Returns whether all offsets from `first` to `last` are in the set."""
-        place = bisect_right(self._firsts, first) - 1
-        return place >= 0 and self._lasts[place] >= last
-
     def next_inside(self, offset: Offset) -> Offset | None:
         """Returns the smallest offset of the set at or above `offset`; None if there is none."""
         place = bisect_left(self._lasts, offset)

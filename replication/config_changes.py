@@ -93,7 +93,7 @@ def change_configs(
 
 
 def plan_topic_configs(topic: TopicImage, wanted: Configs) -> ChangePlan:
-    """Plans a topic's configuration."""
+    """Plans the change of a topic's configuration to `wanted`."""
     unchanged = Compare(keys.topic(topic.name), "modify", "==", topic.modify_revision)
     return _plan(keys.topic_config(topic.name), topic.configs, topic.config_revision, wanted, unchanged)
 

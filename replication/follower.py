@@ -105,14 +105,10 @@ class FollowedPartition(msgspec.Struct, kw_only=True):
 
 
 class Truncate(msgspec.Struct, frozen=True, gc=False):
-    """Truncate the log to `offset`, its new end. `epoch` is the leader's last epoch below it, -1 if unknown.
-
-    `again`: the leader must be asked once more, because this log doesn't know the leader's epoch (KIP-279).
-    """
+    """Truncate the log to `offset`, its new end. `epoch` is the leader's last epoch below it, -1 if unknown."""
 
     offset: Offset
     epoch: LeaderEpoch = NO_LEADER_EPOCH
-    again: bool = False
 
 
 class Reset(msgspec.Struct, frozen=True, gc=False):
@@ -195,7 +191,7 @@ def truncation(log: Log, leader_epoch: LeaderEpoch, end_offset: Offset) -> Trunc
     if own_epoch < 0:
         return Truncate(min(end_offset, log_end_offset), leader_epoch)
     if own_epoch < leader_epoch:
-        return Truncate(min(own_end, log_end_offset), own_epoch, again=True)
+        return Truncate(min(own_end, log_end_offset), own_epoch)
     return Truncate(min(own_end, end_offset, log_end_offset), leader_epoch)
 
 

@@ -256,9 +256,10 @@ class Leadership:
         return follower.log_start_offset
 
     def slow_at_ms(self, image: MetadataImage, now_ms: int) -> int | None:
-        """Returns when the first live replica outside the maximal ISR, or unknown registration, will count as silent.
+        """Returns when the first live replica outside the maximal ISR will count as silent; None if none will.
 
-        No event reports that, so operations that wait for the low watermark must check again then (rule DR4).
+        Replicas whose registration may not be known yet count too. No event reports that time, so operations that wait
+        for the low watermark must check again then (rule DR4).
         """
         limit_ms, times = self.lag_time_max_ms, []
         for broker_id, follower in self.followers.items():

@@ -135,6 +135,8 @@ class Partition:
 
     def move_to(self, log: Log) -> None:
         """Continues with a log in another directory, which has the same records."""
+        log.erasures.acknowledged = self.log.erasures.acknowledged
+        log.erasures.withhold(withheld=self.log.erasures.withheld)
         self.log = log
         if self.leadership is not None:
             self.leadership.log = log
@@ -162,6 +164,9 @@ class Partition:
         self.is_leader = self.leader_id == self.local_broker_id
         note_removals(self, state, image, now_ms, is_new=changed)
         self.replicas, self.in_sync_replicas = state.replicas, state.isr
+        erasures = self.log.erasures
+        erasures.acknowledged = state.erasures_end, state.erasures_epoch
+        erasures.withhold(withheld=self.is_leader and self.lacks_erasures)
         if not self.is_leader or self.replicas == (self.local_broker_id,):
             self.leadership = None
             if self.is_leader:
@@ -223,9 +228,21 @@ class Partition:
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
         """Returns whether this follower may answer consumers (rule DR7) under its broker's present registration."""
-        if self.is_leader or self.local_broker_id not in self.in_sync_replicas:
+        if self.is_leader or self.local_broker_id not in self.in_sync_replicas or self.lacks_erasures:
             return False  # Out of sync, it may lack an erasure that was acknowledged.
         return self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
+
+    @property
+    def lacks_erasures(self) -> bool:
+        """Whether the log may lack an erasure that was acknowledged: an unclean election or an old disk lost it.
+
+        A log that has the batch before the erasure's end, of the same leader epoch, has everything before it.
+        """
+        log = self.log
+        end_offset, leader_epoch = log.erasures.acknowledged
+        return log.log_start_offset < end_offset and (
+            log.log_end_offset < end_offset or log.leader_epochs.epoch_at(end_offset - 1) != leader_epoch
+        )
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
         """Returns whether a client that knows `current_leader_epoch` (-1: none) may use this broker as the leader.

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 MAX_TOPIC_NAME_LENGTH: Final = 249
 """So that `<topic>-<partition>.<uuid>-delete` is a valid file name. Source: Kafka's `Topic`."""
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics of coordinators, which clients can't write or trim (Kafka's `Topic.isInternal`)."""
+LEDGER_TOPIC: Final = "__lowtide_erasures"
+"""The ledger of erasures, Lowtide's own."""
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", LEDGER_TOPIC})
+"""Topics that brokers write, and clients can't write or trim (Kafka's `Topic.isInternal`)."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own metadata log. It can't be created here either, because tools would misinterpret it."""

@@ -55,9 +55,10 @@ def server_context(
 
 
 def peer_context(material: ServerMaterial, *, protocols: tuple[str, ...], checks_host: bool) -> ssl.SSLContext:
-    """Returns a context for connections to peers with certificates of the same authorities, else of the system's.
+    """Returns a context for connections to peers. It presents our certificate.
 
-    It shows our certificate. Errors: TlsError.
+    The peers' certificates must come from the authorities of `material`, or from the system's if it names none.
+    Errors: TlsError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = checks_host

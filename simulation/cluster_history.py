@@ -20,17 +20,11 @@ from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
 from lowtide.protocol.types import Offset
+from lowtide.simulation.erased_history import ErasedHistory
 from lowtide.simulation.history import HistoryError
-
-PERSONS: Final = 50
 
 SENT_MEANWHILE: Final = 200
 """The maximum number of records sent between a delete to the high watermark and its execution."""
-
-
-def key_of(value: bytes) -> bytes:
-    """Returns the key of a record, of those that erasures name."""
-    return b"person %d" % (int(value.split(b"-")[1]) % PERSONS)
 
 
 class Sent(NamedTuple):
@@ -57,10 +51,8 @@ class ClusterPartitionHistory:
         self.records_are_void = False
         self.voids = 0
         """How often knowledge of records was dropped."""
-        self.named_keys: set[bytes] | None = None
-        """Keys whose records may be erased, if erasures are part of the run."""
-        self.erased: frozenset[bytes] = frozenset()
-        """The records of acknowledged erasures."""
+        self.erasures: ErasedHistory | None = None
+        """If erasures are part of the run."""
         self._deletes_void_s = -1.0
 
     # What clients did
@@ -106,10 +98,13 @@ class ClusterPartitionHistory:
         """Forgets unacknowledged records from `end_offset`, which readers may have seen before they were flushed."""
         for offset in [offset for offset in self.seen if offset >= end_offset and offset not in self.acknowledged]:
             self.places.pop(self.seen.pop(offset), None)
+        if self.erasures is not None:
+            self.erasures.forget_from(end_offset)
 
     def void_records(self) -> None:
         self.voids += 1
-        self.erased = frozenset()
+        if self.erasures is not None:
+            self.erasures.void_records()
         if not self.records_are_void:
             self.records_are_void = True
             self.acknowledged.clear()
@@ -121,6 +116,8 @@ class ClusterPartitionHistory:
         """Handles a leader that may lack acknowledged deletes."""
         self._deletes_void_s = now_s
         self.acknowledged_delete = 0
+        if self.erasures is not None:
+            self.erasures.void_deletes()
 
     def restore_records(self, log_start_offset: Offset) -> None:
         """Restores all checks for the present and later records; no replica starts above `log_start_offset` now."""
@@ -171,17 +168,18 @@ class ClusterPartitionHistory:
             self.fail(f"R3: a reader from {start} to {last} didn't get {missing[:5]}")
 
     def _may_lack(self, offset: Offset) -> bool:
-        """Returns whether an erasure may be at the offset, or name it."""
-        if self.named_keys is None:
-            return False
-        known = self.acknowledged.get(offset, self.seen.get(offset))
-        return known is None or key_of(known) in self.named_keys
+        """E2: returns whether an erasure is at the offset, or names it."""
+        return self.erasures is not None and self.erasures.may_lack(offset)
 
-    def check_erased(self, records: Mapping[Offset, bytes], erased: Container[bytes]) -> None:
-        """E1: checks a read. `erased` was acknowledged before the reader asked."""
-        found = [(offset, value[:20]) for offset, value in records.items() if value in erased and value in self.erased]
-        if found:
-            self.fail(f"E1: a reader got {found[:3]}, which was erased before it asked")
+    def value_at(self, offset: Offset) -> bytes | None:
+        """Returns what is known to be at the offset."""
+        return self.acknowledged.get(offset, self.seen.get(offset))
+
+    def check_place(self, offset: Offset, value: bytes) -> None:
+        """R2: checks a record that is on a replica."""
+        known = self.value_at(offset)
+        if known is not None and known != value:
+            self.fail(f"R2: offset {offset} held {known[:40]!r}, and a replica has {value[:40]!r}")
 
     def check_order(self) -> None:
         """R6: checked at the end, over all placed records."""
@@ -197,7 +195,7 @@ class ClusterPartitionHistory:
                 last[sent.producer] = (sent.serial, offset)
 
     def _place(self, offset: Offset, value: bytes) -> None:
-        known = self.acknowledged.get(offset, self.seen.get(offset))
+        known = self.value_at(offset)
         if known is not None and known != value:
             self.fail(f"R2: offset {offset} held {known[:40]!r} and now {value[:40]!r}")
         place = self.places.setdefault(value, offset)

@@ -17,7 +17,6 @@ again (`restore`), and P1 from the first byte.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -27,7 +26,7 @@ from lowtide.metadata.store import Batch
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 from lowtide.simulation.chronicle import Chronicle
-from lowtide.simulation.cluster_promises import ClusterPromises, Committed, Key
+from lowtide.simulation.cluster_promises import ClusterPromises, Committed, IsrChanges, Key
 from lowtide.simulation.loaded_partition import LoadedPartition
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.parked_deletes import ParkedDeletes
@@ -37,29 +36,6 @@ from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 
 _CHUNK_BYTES: Final = 1 << 20
-
-
-CHANGES_MAX: Final = 10
-"""The maximum number of changes of a partition within `SPAN_S`."""
-
-SPAN_S: Final = 1.0
-
-
-class IsrChanges:
-    """The times of each partition's ISR changes."""
-
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
-        self._changed_s: dict[tuple[TopicId, int], deque[float]] = {}
-
-    def note(self, topic_id: TopicId, name: str, number: int) -> None:
-        now_s = self._chronicle.now_s
-        times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
-        times.append(now_s)
-        if len(times) > CHANGES_MAX and now_s - times[0] < SPAN_S:
-            self._chronicle.violate(
-                f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s"
-            )
 
 
 class ClusterInvariants:
@@ -166,6 +142,16 @@ class ClusterInvariants:
             topic is not None
             and load.partition < len(topic.partitions)
             and topic.partitions[load.partition].leader == broker_id
+        )
+
+    def is_in_sync(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
+        """See `DeleteObserver`."""
+        topic = self._topic_of(load)
+        state = None if topic is None or load.partition >= len(topic.partitions) else topic.partitions[load.partition]
+        return (
+            state is not None
+            and broker_id in state.isr
+            and state.members[broker_id] == self._shared.image.broker_epoch(broker_id)
         )
 
     def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
@@ -312,7 +298,7 @@ class ClusterInvariants:
                     load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
                     if load is not None:
                         load.on_committed(header)
-                elif known != here and not self._may_differ(known, here, log, header.base_offset < committed.start):
+                elif known != here and not self._may_differ(known, here, log, header.base_offset, committed.start):
                     self._violate(
                         f"P1: {watch.name} has {here} at {header.base_offset}, where {known} is committed (epoch, CRC, "
                         "last offset)"
@@ -327,7 +313,8 @@ class ClusterInvariants:
         known: tuple[int, int, Offset],
         here: tuple[int, int, Offset],
         log: Log,
-        is_across_start: bool,  # noqa: FBT001
+        base_offset: Offset,
+        start: Offset,
     ) -> bool:
         """Returns whether a batch may differ on a replica: by compaction, or without records below a log start.
 
@@ -335,9 +322,11 @@ class ClusterInvariants:
         """
         if "compact" in log.config.cleanup_policy:
             return True
+        is_across_start = base_offset < start
         load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
-        has_erasures = load is not None and load.history.named_keys is not None
-        return (is_across_start or has_erasures) and (known[0], known[2]) == (here[0], here[2])
+        erasures = None if load is None else load.history.erasures
+        is_named = erasures is not None and erasures.names_any(base_offset, here[2])
+        return (is_across_start or is_named) and (known[0], known[2]) == (here[0], here[2])
 
     # The members of an ISR
 

@@ -7,8 +7,9 @@ is not elected, nor one that lost records while another member, or an eligible l
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from lowtide.metadata.image import MetadataImage, PartitionImage, TopicImage
 from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -21,6 +22,29 @@ from lowtide.simulation.transaction_invariants import CommittedTransactions
 from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER
 
 Key: TypeAlias = tuple[TopicId, int]
+
+
+CHANGES_MAX: Final = 10
+"""The maximum number of changes of a partition within `SPAN_S`."""
+
+SPAN_S: Final = 1.0
+
+
+class IsrChanges:
+    """The times of each partition's ISR changes."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        self._changed_s: dict[tuple[TopicId, int], deque[float]] = {}
+
+    def note(self, topic_id: TopicId, name: str, number: int) -> None:
+        now_s = self._chronicle.now_s
+        times = self._changed_s.setdefault((topic_id, number), deque(maxlen=CHANGES_MAX + 1))
+        times.append(now_s)
+        if len(times) > CHANGES_MAX and now_s - times[0] < SPAN_S:
+            self._chronicle.violate(
+                f"L2: the ISR of {name}-{number} has changed {len(times)} times in {now_s - times[0]:.3f} s"
+            )
 
 
 class Committed:
@@ -207,7 +231,7 @@ class ClusterPromises:
         return moment_s <= self._voided_s.get((topic.topic_id, number), -1.0)
 
     def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
-        """Forgets unacknowledged records: a high watermark ahead of the leader's own disk is no promise."""
+        """Forgets unacknowledged records, because a high watermark ahead of the leader's own disk promises nothing."""
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
         if watch is not None and watch.log_end < committed.end:
             committed.end = watch.log_end

@@ -34,7 +34,7 @@ from lowtide.simulation.authorization_work import SETTINGS as AUTHORIZATION_SETT
 from lowtide.simulation.authorization_work import AuthorizationWork
 from lowtide.simulation.client import WireClient
 from lowtide.simulation.cluster_load import PartitionLoad
-from lowtide.simulation.cluster_world import KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld
+from lowtide.simulation.cluster_world import ERASURES, KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld, both
 from lowtide.simulation.coordinator_work import (
     COMPACTION_SETTINGS,
     CONSUMED_SETTINGS,
@@ -44,7 +44,7 @@ from lowtide.simulation.coordinator_work import (
     CoordinatorWork,
 )
 from lowtide.simulation.erasing_work import ErasingWork
-from lowtide.simulation.faults import ALONE, FAULTS, WHERE_NAMED
+from lowtide.simulation.faults import AGAINST_ERASURES, ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.forgetting_work import ForgettingWork
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
@@ -55,6 +55,7 @@ from lowtide.simulation.upkeep_work import UpkeepWork
 START_LIMIT_S: Final = 60.0
 ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
 PIPELINING_ACTORS: Final = ("producer", "pipelined producer", "deleter", "reader")
+FORGETTING_ACTORS: Final = ("producer", "idempotent producer", "reader", "reader")
 CONSUMED_ACTORS: Final = ("producer",)
 CONSUMED_PAUSE: Final = 3.0
 """The additional time that these wait."""
@@ -104,6 +105,8 @@ class ClusterSimulation(ClusterWorld):
         if is_free and seed % 5 == 3:  # noqa: PLR2004
             loop.network.arrival_step_ms = 1.0
             self.main_actors = (*self.main_actors, "crowd")
+        if kinds == (ERASURES,):
+            self.main_actors = FORGETTING_ACTORS
         self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
         super().__init__(loop, seed, unclean=unclean, kinds=kinds, directories=directories)
         self.loads += [
@@ -126,13 +129,14 @@ class ClusterSimulation(ClusterWorld):
         self.erasing = ErasingWork(self, Random(seed + 7), self.kinds)
         self.forgetting = ForgettingWork(
             self,
-            [load for load in self.loads if load.topic == TOPIC] if "erasures" in self.kinds else [],
+            [load for load in self.loads if load.topic == TOPIC] if ERASURES in self.kinds else [],
             Random(seed + 8),
         )
-        self.on_death = self.erasing.on_death
+        self.on_death = both(self.erasing.on_death, self.forgetting.on_death)
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
-        self._faults = {name: (FAULTS | WHERE_NAMED)[name] for name in faults} if faults is not None else FAULTS
+        known = FAULTS | (AGAINST_ERASURES if kinds == (ERASURES,) else {})
+        self._faults = known if faults is None else {name: (known | WHERE_NAMED)[name] for name in faults}
         self._tasks: list[asyncio.Task[None]] = []
         self._striking = Counter[str]()
         self._is_alone = False
@@ -176,7 +180,7 @@ class ClusterSimulation(ClusterWorld):
         for load in self.loads:
             until = stop_idle if load in self.idle else stop
             is_work = load.topic == WORK_TOPIC
-            is_main = load.topic == TOPIC and "partitions" not in self.kinds
+            is_main = load.topic == TOPIC and not {"partitions", ERASURES} & set(self.kinds)
             for actor in load.actors(CONSUMED_ACTORS if is_work else () if is_main else self.main_actors):
                 self._spawn(
                     actor.run(until=until, pause_s=pause_s * CONSUMED_PAUSE if is_work else pause_s),
@@ -192,9 +196,10 @@ class ClusterSimulation(ClusterWorld):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
         await self.sleep(0.2, 1.0)
+        fewest = OPERATIONS_MIN // (2 if self.kinds == (ERASURES,) else 1)
         wanted = strikes if strikes is not None else self.random.randint(4, 8)
         for strike in range(STRIKES_MAX):
-            enough = self.effects.total() >= EFFECTS_MIN and self.operations >= OPERATIONS_MIN
+            enough = self.effects.total() >= EFFECTS_MIN and self.operations >= fewest
             if strike >= wanted and (enough or strikes is not None):
                 break
             self.chronicle.raise_violation()
@@ -223,6 +228,7 @@ class ClusterSimulation(ClusterWorld):
         await self.work.check_end()
         await self.upkeep.check_end()
         await self.erasing.check_end()
+        await self.forgetting.check_end()
 
     async def begin(self) -> None:
         """Starts all brokers, and creates the topic."""
@@ -230,7 +236,7 @@ class ClusterSimulation(ClusterWorld):
             machine.start()
         await self._until(lambda: all(machine.state is State.UP for machine in self.machines), "all brokers serve")
         configs = {
-            "internal.segment.bytes": "1500",
+            "internal.segment.bytes": "700" if self.kinds == (ERASURES,) else "1500",
             "index.interval.bytes": "400",
             "file.delete.delay.ms": "50",
             "min.insync.replicas": str(min(2, self.replication_factor)),

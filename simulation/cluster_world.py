@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.types import BrokerId
@@ -27,6 +27,10 @@ TOPIC: Final = "sim"
 UNCLEAN_SHARE: Final = 0.1
 """The share of runs that allow unclean elections."""
 
+ERASURES: Final = "erasures"
+
+OnDeath: TypeAlias = Callable[[Machine], None]
+
 KINDS: Final = (
     "partitions",
     "groups",
@@ -37,14 +41,15 @@ KINDS: Final = (
     "authorization",
     "erasing",
     "streams",
-    "erasures",
+    ERASURES,
 )
 """The kinds of clients.
 
 Clients of partitions produce, read and delete; those of groups join and commit offsets; consumers are members of
 consumer groups (KIP-848); brokers delete from topics with retention; compacted topics have keys; ACLs change while
 brokers apply them; replicas are asked to erase deleted records; members of streams groups (KIP-1071) share tasks;
-records of a key are erased, where it is asked for by name.
+records of a key are erased, where it is asked for by name. Runs with only erasures are small: one partition, short
+segments, no deletes, and all brokers are new enough.
 """
 
 COORDINATED_SHARE: Final = 0.1
@@ -85,7 +90,10 @@ class ClusterWorld:
         self.directories = drawn if directories is None else directories
         self.brokers = self.random.choice((3, 3, 3, 3, 3, 3, 4, 2, 1))
         self.partitions = self.random.choice((1, 2))
-        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if self.random.random() < 0.1 else {}  # noqa: PLR2004
+        if kinds == (ERASURES,):
+            self.partitions = 1
+        is_old = self.random.random() < 0.1 and kinds != (ERASURES,)  # noqa: PLR2004
+        self.versions = {OLD_VERSION_KEY: OLD_VERSION} if is_old else {}
         self.unclean = Random(seed + 2).random() < UNCLEAN_SHARE if unclean is None else unclean
         """Whether unclean elections are allowed."""
         self.kinds = _kinds(Random(seed + 3)) if kinds is None else kinds
@@ -93,7 +101,7 @@ class ClusterWorld:
         self.invariants = ClusterInvariants(
             self.machines, self.shared, self.chronicle, flushes=self.flushes, unclean=self.unclean
         )
-        self.on_death: Callable[[Machine], None] = _ignore
+        self.on_death: OnDeath = _ignore
         """Called after a process or a machine died."""
         self.loads: list[PartitionLoad] = []
 
@@ -249,6 +257,16 @@ class ClusterWorld:
         """Ends all excuses soon."""
         for machine in self.machines:
             self.excuses.end(machine.broker_id, after_s=after_s)
+
+
+def both(first: OnDeath, second: OnDeath) -> OnDeath:
+    """Returns what calls both."""
+
+    def call(machine: Machine) -> None:
+        first(machine)
+        second(machine)
+
+    return call
 
 
 def _ignore(_machine: Machine) -> None:

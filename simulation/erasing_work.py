@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, topic_id_text
@@ -29,7 +30,7 @@ from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State, log_manager_of
 from lowtide.storage.checkpoint import PARTITION_METADATA
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.directory.log_manager import LogManager
 from lowtide.storage.log.log import Log
 

@@ -34,6 +34,7 @@ from lowtide.simulation.disk_faults import (
     old_directory,
     slow_disk,
 )
+from lowtide.simulation.erasure_faults import erasure_truncated, volume_put_back
 from lowtide.simulation.machines import Machine, State
 from lowtide.simulation.shared_machines import death_is_seen, leaders_are_given, machine_dies, supervisor_dies
 from lowtide.simulation.store_restores import store_lost, store_restored
@@ -358,6 +359,12 @@ FAULTS: Final[dict[str, tuple[Fault, int]]] = {
     "cold pages": (cold_pages, 3),
 }
 """The faults with their weights."""
+
+AGAINST_ERASURES: Final[dict[str, tuple[Fault, int]]] = {
+    "volume put back": (volume_put_back, 8),
+    "erasure truncated": (erasure_truncated, 8),
+}
+"""Faults that also strike runs with only erasures."""
 
 WHERE_NAMED: Final[dict[str, tuple[Fault, int]]] = {
     "moves between directories": (move_between_directories, 20),

@@ -1,34 +1,50 @@
 """Erases records by key in the partitions of a simulated cluster, and checks what brokers and their disks have then.
 
-E1 after an erasure was acknowledged, no read that begins later returns one of its records; E2 no other record is
-missing; E3 no file of a broker that has confirmed has one. The records of an erasure are those that a client has read,
-or that were acknowledged, before it was requested.
+E1 after an erasure was acknowledged, no read that begins later returns one of its records, from any replica; E2 no
+other record is missing on any replica; E3 no file of a broker that has confirmed has one, no crash brings one back, and
+in the end no file of any replica has one. The records of an erasure are those that a client has read, or that were
+acknowledged, before it was requested. `erased_history` judges reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
 from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
+from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset
+from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
+from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_client import ClusterClient
-from lowtide.simulation.cluster_history import key_of
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.erased_history import ErasedHistory, key_of
 from lowtide.simulation.erasing_work import files_of, records_of
 from lowtide.simulation.machines import Machine, log_manager_of
+from lowtide.simulation.replica_watch import content_of
 from lowtide.storage.log.log import Log
 
 WITHIN_S: Final = 8.0
 """The time that an erasure may take; then it isn't acknowledged."""
 
+CLEAN_WITHIN_S: Final = 20.0
+"""The time in which files are clean in the end."""
+
+CLIENTS: Final = 3
+"""Others ask while one waits for a replica that is away."""
+
+TOGETHER_MAX: Final = 4
+"""The most keys of one erasure."""
+
 _TIMEOUT_MS: Final = 1000
 _RETRY_S: Final = 0.1
+_READ_BYTES: Final = 1 << 20
 
 
 class ForgettingWork:
@@ -41,116 +57,207 @@ class ForgettingWork:
         self._cluster = cluster
         self._loads = loads
         self._random = random
-        self._client: ClusterClient | None = None
+        self._clients: list[ClusterClient] = []
+        self._begun = 0
+        self._cleaned: dict[tuple[BrokerId, str], tuple[Folder, frozenset[bytes]]] = {}
+        """What each broker has confirmed for the disk that it had, by the partition's name."""
         for load in loads:
-            load.history.named_keys = set()
+            load.history.erasures = ErasedHistory(load.history.name)
 
     def actors(self) -> list[ForgettingWork]:
-        return [self] if self._loads else []
+        return [self] * len(self._clients)
 
     def begin(self) -> None:
         """Connects. Nothing is erased while brokers are too old."""
         if self._loads:
-            self._client = self._cluster.client(self.key)
+            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(CLIENTS)]
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
-        assert self._client is not None
+        client = self._clients[self._begun]
+        self._begun += 1
         while not until.is_set():
             await asyncio.sleep(self._random.random() * 2 * pause_s)
             load = self._random.choice(self._loads)
-            if load.history.places:
-                await self._erase(load, key_of(self._random.choice(list(load.history.places))), until)
-        self._client.close()
+            values = list(load.history.places)
+            if values:
+                # Mostly what was written last: it may not be flushed, or committed on all replicas.
+                some = values[-8:] if self._random.random() < 0.6 else values  # noqa: PLR2004
+                count = self._random.randint(1, TOGETHER_MAX)
+                await self._erase(
+                    client, load, sorted({key_of(self._random.choice(some)) for _ in range(count)}), until
+                )
+        client.close()
 
-    async def _erase(self, load: PartitionLoad, key: bytes, until: asyncio.Event) -> None:
-        """Erases the records of a key that are there now."""
-        history = load.history
-        assert history.named_keys is not None
-        texts = frozenset(text for text in history.places if key_of(text) == key)
-        history.named_keys.add(key)
+    async def _erase(self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], until: asyncio.Event) -> None:
+        """Erases the records of keys that are there now."""
+        history, erasures = load.history, load.history.erasures
+        assert erasures is not None
+        texts = frozenset(text for text in history.places if key_of(text) in keys)
+        erasures.named_keys.update(keys)
         voids, deadline = history.voids, self._cluster.loop.time() + WITHIN_S
         search_id = self._random.getrandbits(128).to_bytes(16, "big")
-        self._note(f"erases {key!r} of {history.name}: {len(texts)} known records")
+        self._note(f"erases {keys} of {history.name}: {len(texts)} known records")
         found: tuple[Offset, Offset] | None = None
         while found is None:
             if until.is_set() or self._cluster.loop.time() > deadline:
                 self.counts["not found in time"] += 1
                 return
-            found = await self._find(load, key, search_id)
+            found = await self._find(client, load, keys, search_id)
         log_start, end = found
         if end < 0:
             self.counts["nothing found"] += 1
             return
-        confirmed: set[BrokerId] = set()
-        while missing := self._replicas(load) - confirmed:
+        confirmed: dict[BrokerId, Folder] = {}
+        while missing := self._replicas(load) - set(confirmed):
             if until.is_set() or self._cluster.loop.time() > deadline or history.voids != voids:
                 self.counts["not confirmed in time"] += 1
                 return
             for broker_id in sorted(missing):
-                if await self._confirms(load, broker_id, log_start, end):
-                    confirmed.add(broker_id)
-                    self._look_at(load, broker_id, texts)
+                if await self._confirms(client, load, broker_id, log_start, end):
+                    confirmed[broker_id] = self._machine(broker_id).filesystem.root
+                    self._look_at(load, self._machine(broker_id), texts, "has confirmed an erasure")
             await asyncio.sleep(_RETRY_S / 4)
         if history.voids == voids:
             self.counts["acknowledged"] += 1
-            self._note(f"erased {key!r} of {history.name} by {end}")
-            history.erased |= texts
+            self._note(f"erased {keys} of {history.name} by {end}")
+            erasures.erased |= texts
+            erasures.clean |= texts
+            for broker_id, disk in confirmed.items():
+                before = self._cleaned.get((broker_id, history.name))
+                known = before[1] if before is not None and before[0] is disk else frozenset()
+                self._cleaned[broker_id, history.name] = disk, known | texts
 
     def _replicas(self, load: PartitionLoad) -> set[BrokerId]:
         state = self._cluster.partition(load.topic, load.partition)
         return set() if state is None else set(state.replicas)
 
-    async def _find(self, load: PartitionLoad, key: bytes, search_id: bytes) -> tuple[Offset, Offset] | None:
+    async def _find(
+        self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], search_id: bytes
+    ) -> tuple[Offset, Offset] | None:
         """Returns the log start and the end of the erasures; None if it has to be asked again."""
-        assert self._client is not None
         rows = [FindRecordsPartition(partition_index=load.partition)]
         topics = [FindRecordsTopic(name=load.topic, partitions=rows)]
         request = FindRecordsRequest(
-            search_id=search_id, topics=topics, keys=[key], timeout_ms=_TIMEOUT_MS, ranges_max=0, erase=True
+            search_id=search_id, topics=topics, keys=keys, timeout_ms=_TIMEOUT_MS, ranges_max=0, erase=True
         )
         try:
-            leader = await self._client.leader(load.topic, load.partition)
-            answer = await self._client.ask(leader, request, 0, timeout_ms=_TIMEOUT_MS, must_answer=False)
+            leader = await client.leader(load.topic, load.partition)
+            answer = await client.ask(leader, request, 0, timeout_ms=_TIMEOUT_MS, must_answer=False)
         except OSError:
-            self._client.forget(load.topic, load.partition)
+            client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
         row = None if answer.error_code else answer.topics[0].partitions[0]
         code = answer.error_code if row is None else row.error_code
         self.counts[f"FindRecords {ErrorCode(code).name}"] += 1
         if row is None or code:
-            self._client.forget(load.topic, load.partition)
+            client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
         self._note(f"broker {leader} found {row.record_count} of {load.history.name}, erased by {row.erasures_end}")
         return max(row.log_start_offset, 0), row.erasures_end
 
-    async def _confirms(self, load: PartitionLoad, broker_id: BrokerId, log_start: Offset, end: Offset) -> bool:
-        assert self._client is not None
+    async def _confirms(
+        self, client: ClusterClient, load: PartitionLoad, broker_id: BrokerId, log_start: Offset, end: Offset
+    ) -> bool:
         rows = [EraseRecordsPartition(partition_index=load.partition, offset=log_start, erasures_end=end)]
         topics = [EraseRecordsTopic(name=load.topic, partitions=rows)]
         request = EraseRecordsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
         try:
-            answer = await self._client.ask(broker_id, request, 1, timeout_ms=_TIMEOUT_MS, must_answer=False)
+            answer = await client.ask(broker_id, request, 1, timeout_ms=_TIMEOUT_MS, must_answer=False)
         except OSError:
             return False
         code = answer.error_code or answer.topics[0].partitions[0].error_code
         self.counts[f"EraseRecords {ErrorCode(code).name}"] += 1
         return bool(code == ErrorCode.NONE)
 
-    def _look_at(self, load: PartitionLoad, broker_id: BrokerId, texts: frozenset[bytes]) -> None:
+    def _look_at(self, load: PartitionLoad, machine: Machine, texts: frozenset[bytes], when: str) -> None:
         """E3: no file of a broker has the records."""
-        machine = next(each for each in self._cluster.machines if each.broker_id == broker_id)
         log = _log_of(machine, load)
         if log is None or load.history.records_are_void:
             return
         self.counts["looked at"] += 1
+        for path, left in self._left_in(machine, log, texts):
+            self._cluster.chronicle.violate(f"E3: {machine.host} {when}, and {path} has {left[:3]}")
+
+    def _left_in(self, machine: Machine, log: Log, texts: frozenset[bytes]) -> list[tuple[str, list[bytes]]]:
+        """Returns the files of a replica with one of the records."""
+        found = []
         for path, content in files_of(self._cluster, machine, log):
             left = sorted(text for _, text in records_of(content) if text in texts)
             if left:
+                found.append((path, left))
+        return found
+
+    def on_death(self, machine: Machine) -> None:
+        """E3: checks the files after a crash, before anything changes them."""
+        for load in self._loads:
+            log = self._last_log(machine, load)
+            disk, texts = self._cleaned.get((machine.broker_id, load.history.name), (None, frozenset()))
+            assert load.history.erasures is not None
+            texts &= load.history.erasures.clean  # Without those of before an unclean election.
+            if log is None or not texts or disk is not machine.filesystem.root:
+                continue
+            self.counts["looked at after a death"] += 1
+            for path, left in self._left_in(machine, log, texts):
                 self._cluster.chronicle.violate(
-                    f"E3: {machine.host} has confirmed an erasure, and {path} has {left[:3]}"
+                    f"E3: {machine.host} had confirmed an erasure when its broker died, and {path} has {left[:3]}"
                 )
+
+    def _last_log(self, machine: Machine, load: PartitionLoad) -> Log | None:
+        """Returns a log of the partition: files are found by its name and its topic's id."""
+        machines = [machine, *self._cluster.machines]
+        return next((log for each in machines if (log := _log_of(each, load)) is not None), None)
+
+    async def check_end(self) -> None:
+        """Checks each replica of partitions that have a leader again. Errors: HistoryError."""
+        for load in self._loads:
+            if not cluster_end.can_be_led(self._cluster, load.topic, load.partition):
+                continue
+            erasures = load.history.erasures
+            assert erasures is not None
+            logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
+            start = max((log.log_start_offset for _, log in logs), default=0)
+            first: set[Offset] | None = None
+            for machine, log in logs:
+                self._note(f"{machine.host} is read: {log.describe()}")
+                offsets = {offset for offset in self.read_replica(load, log) if offset >= start}
+                if first is not None and offsets != first:
+                    load.history.fail(f"E2: {machine.host} has not the same records as others: {offsets ^ first}")
+                first = offsets
+            texts = erasures.erased_values(load.history.places) | erasures.clean
+            await cluster_end.until(
+                self._cluster,
+                partial(self._are_clean, logs, texts),
+                f"E3: no file of {load.history.name} has an erased record",
+                CLEAN_WITHIN_S,
+            )
+
+    def _are_clean(self, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
+        return not any(self._left_in(machine, log, texts) for machine, log in logs)
+
+    def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
+        """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
+        position, records = log.log_start_offset, dict[Offset, bytes]()
+        while position < log.log_end_offset:
+            found = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice
+            if found is None:
+                break
+            before, content = position, content_of(found)
+            for batch_position, header in iterate_batches(content):
+                position = max(position, header.next_offset)
+                if not header.is_control:
+                    batch = content[batch_position : batch_position + header.size_bytes]
+                    records |= {offset: value for offset, value in records_of(batch) if offset >= log.log_start_offset}
+            if position == before:
+                break
+        load.history.check_gaps(records, log.log_start_offset, log.log_end_offset)
+        for offset, value in records.items():
+            load.history.check_place(offset, value)
+        return records
+
+    def _machine(self, broker_id: BrokerId) -> Machine:
+        return next(each for each in self._cluster.machines if each.broker_id == broker_id)
 
     def _note(self, what: str) -> None:
         self._cluster.chronicle.note(self.key, what)

@@ -85,7 +85,7 @@ class GroupHistory:
         self.committed[partition] = max(offset, self.committed.get(partition, UNKNOWN_OFFSET))
 
     def on_fetched(self, partition: int, offset: Offset, *, committed_before: Offset, voids: int) -> None:
-        """A committed offset was returned (-1: none); `committed_before` was known before the request."""
+        """Checks a committed offset that was returned (-1: none). `committed_before` was known before the request."""
         if offset > self._next.get(partition, 0):
             self._fail(f"G3: partition {partition} has the committed offset {offset}, which no member has committed")
         if voids != self.voids:

@@ -21,7 +21,8 @@ from lowtide.protocol.records import BatchHeader, Record, check_crc, iterate_bat
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.random import Random
 from lowtide.simulation.cluster_client import ClusterClient
-from lowtide.simulation.cluster_history import ClusterPartitionHistory, key_of
+from lowtide.simulation.cluster_history import ClusterPartitionHistory
+from lowtide.simulation.erased_history import key_of
 from lowtide.simulation.history import HistoryError
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class DeleteObserver(Protocol):
         """Returns whether this broker is the leader in the store."""
         ...
 
+    def is_in_sync(self, load: LoadedPartition, broker_id: BrokerId) -> bool:
+        """Returns whether this registration of the broker is in the ISR in the store."""
+        ...
+
     def has_deleted(self, load: LoadedPartition, crc: int) -> bool:
         """Returns whether a batch with this CRC was committed, and some replica starts above it."""
         ...
@@ -122,7 +127,7 @@ class LoadedPartition:
         return _TIMESTAMP_MS
 
     def records(self, values: list[bytes], random: Random) -> list[UnplacedRecord]:
-        has_keys = self.history.named_keys is not None
+        has_keys = self.history.erasures is not None
         return [(self.timestamp_ms(random), key_of(value) if has_keys else None, value, ()) for value in values]
 
     def text_of(self, record: Record) -> bytes:
@@ -136,7 +141,9 @@ class LoadedPartition:
         """A batch was committed."""
 
     def on_log(self, log: Log, machine: Machine) -> None:
-        """A replica's log changed, and was checked."""
+        """A replica's log changed, and was checked. Errors: HistoryError."""
+        if self.history.erasures is not None:
+            self.history.erasures.on_log(log, self.history.value_at, is_void=self.history.records_are_void)
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
         """Judges a log start offset without a request. Returns what is wrong with it, or None."""
@@ -224,7 +231,9 @@ class Actor:
     ) -> tuple[FetchedPartition, dict[Offset, bytes]] | None:
         """Fetches once from `offset`, and checks the response; returns None for an expected error."""
         load = self.load
-        deleted, erased = load.history.acknowledged_delete, load.history.erased
+        deleted, erasures = load.history.acknowledged_delete, load.history.erasures
+        before = None if erasures is None else (erasures.erased, erasures.moment)
+        was_in_sync = load.observer.is_in_sync(load, broker_id)
         row = FetchPartition(partition=load.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
         topic = FetchTopic(topic=load.topic, partitions=[row])
         request = FetchRequest(
@@ -247,7 +256,9 @@ class Actor:
             )
         records = self._records(bytes(cast("bytes", answer.records or b"")), offset)
         load.history.on_read(records, start=offset, deleted_before=deleted)
-        load.history.check_erased(records, erased)
+        if erasures is not None and before is not None:
+            in_sync = was_in_sync and load.observer.is_in_sync(load, broker_id)
+            erasures.check_read(records, erased=before[0], moment=before[1], in_sync=in_sync)
         return answer, records
 
     def _records(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
@@ -271,6 +282,8 @@ class Actor:
             ):
                 if record.offset >= offset:
                     found[record.offset] = self.load.text_of(record)
+                    if self.load.history.erasures is not None and record.key != key_of(found[record.offset]):
+                        raise HistoryError(f"E2: {self.load.history.name}: {record.key!r} is at {record.offset}")
         return found
 
 

@@ -119,7 +119,7 @@ class OwnerHistory(GroupHistory):
         super().on_committed(partition, offset, generation_id=-1, given_out_before=given_out_before, voids=voids)
 
     def on_unsure(self, owner: str) -> None:
-        """A pending request of an owner may report no partitions: all of them may go to others."""
+        """Notes that all partitions of an owner may go to others: a pending request may report that it has none."""
         for tenures in self.tenures.values():
             if owner in tenures:
                 tenures[owner].sure_until_s = -1.0

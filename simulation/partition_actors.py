@@ -242,7 +242,7 @@ class Reader(Actor):
         elif answer[1]:
             load.counts["read"] += len(answer[1])
             self._position = max(answer[1]) + 1
-        elif load.history.named_keys is not None:
+        elif load.history.erasures is not None:
             self._position = self.next_offset  # Nothing is left there.
 
     async def read_all(self, broker_id: BrokerId) -> tuple[Offset, Offset] | None:
@@ -255,7 +255,7 @@ class Reader(Actor):
             answer = await self.fetch(broker_id, position)
             if answer is None:
                 return None
-            if not answer[1] and (self.load.history.named_keys is None or self.next_offset <= position):
+            if not answer[1] and (self.load.history.erasures is None or self.next_offset <= position):
                 raise HistoryError(f"R3: {self.load.history.name}: nothing is read at {position} of {found}")
             position = self.next_offset
         return found

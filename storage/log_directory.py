@@ -120,9 +120,9 @@ class LogDirectory:
             self._filesystem.sync_directory(self.path)
 
     def check_is_there(self) -> None:
-        """Fails if the directory was removed or unmounted. Errors: OSError.
+        """Checks that the directory was not removed or unmounted. Errors: OSError.
 
-        Otherwise creating a log would create it again, without an owner.
+        Without this check the creation of a log would create the directory again, without a lock.
         """
         if not self._filesystem.exists(f"{self.path}/{META_PROPERTIES}"):
             raise OSError(errno.ENOENT, "the log directory is gone", self.path)
@@ -157,7 +157,7 @@ class LogDirectory:
         self._filesystem.replace_file(f"{self.path}/{REGISTRATION_COUNTER}", b"%d\n" % number)
 
     def note_page_cache(self) -> None:
-        """Records durably through which memory files are written. Start code. Errors: OSError."""
+        """Writes the id of the page cache that files go through, durably. Start code. Errors: OSError."""
         cache = self._filesystem.page_cache_id()
         if cache is not None and not _has_kept_page_cache(self._filesystem, self.path):
             self._filesystem.replace_file(f"{self.path}/{PAGE_CACHE_NOTE}", f"{cache}\n".encode())

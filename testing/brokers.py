@@ -93,7 +93,7 @@ class HostedBrokers:
         return self._update_addresses()
 
     def _update_addresses(self) -> dict[int, BrokerAddresses]:
-        """Returns the addresses in the order of ids; a stopped broker keeps its last ones."""
+        """Notes the current addresses and returns them by id. A stopped broker keeps its last ones."""
         for broker_id, broker in self.cluster.brokers.items():
             self._addresses[broker_id] = BrokerAddresses(
                 broker.address, dict(broker.ports), tuple(broker.http_addresses)

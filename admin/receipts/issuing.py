@@ -112,7 +112,8 @@ def described(
 def _partition(place: Place, found: LedgerPartition, replicas: Collection[BrokerId] | None) -> PartitionStatement:
     searches = [_search(*key, value) for key, value in sorted(found.named.items(), key=lambda item: item[0])]
     end = max((each.erasures_end or -1 for each in searches), default=-1)
-    below = max((_beginning_of(each) for each in searches), default=0)
+    starts = [each.log_start_offset for each in searches] or [each.offset for each in found.clean.values()]
+    below = max(starts)
     brokers = sorted(found.clean)
     clean = [broker for broker in brokers if found.clean[broker].erasures_end >= end]
     clean = [broker for broker in clean if found.clean[broker].offset >= below]
@@ -127,18 +128,12 @@ def _partition(place: Place, found: LedgerPartition, replicas: Collection[Broker
     )
 
 
-def _beginning_of(search: ErasureSearch) -> Offset:
-    """Returns the offset below which a clean replica has no record."""
-    return search.searched_to if search.kind == "beginning" else search.log_start_offset
-
-
 def kind_name(kind: int) -> KindName:
     """Returns the name of a selector's kind. Errors: ReceiptError for an unknown one."""
     names: dict[int, KindName] = {
         SelectorKind.KEYS: "keys",
         SelectorKind.HEADER: "header",
         SelectorKind.OFFSETS: "offsets",
-        SelectorKind.BEGINNING: "beginning",
     }
     if kind not in names:
         raise ReceiptError(f"the ledger has the unknown kind {kind} of a selector")
@@ -170,6 +165,7 @@ def _search(searched_to: Offset, leader_epoch: LeaderEpoch, part: int, value: Na
 def _confirmation(broker: BrokerId, value: CleanReplica) -> Confirmation:
     return Confirmation(
         broker=broker,
+        principal=value.principal,
         directory=value.directory,
         directory_id=topic_id_text(value.directory_id),
         erased_below=value.offset,
@@ -188,6 +184,4 @@ def _missing(each: PartitionStatement) -> list[str]:
         sentences.append(f"{where}: its replicas were unknown to the issuer, so other brokers may have the records.")
     if any(search.committed_at is None for search in each.searches):
         sentences.append(f"{where}: the ledger has no commit of an erasure that was begun.")
-    if not each.searches:
-        sentences.append(f"{where}: the ledger does not have the search.")
     return sentences

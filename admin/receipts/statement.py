@@ -18,7 +18,7 @@ Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Time: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\Z")]
 """RFC 3339 in UTC with milliseconds: times compare as texts."""
 
-KindName: TypeAlias = Literal["keys", "header", "offsets", "beginning"]
+KindName: TypeAlias = Literal["keys", "header", "offsets"]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +56,7 @@ class Confirmation(_Part, frozen=True, kw_only=True):
     """The report of a broker that its files are clean. The ids are Kafka's text, as in `meta.properties`."""
 
     broker: int
+    principal: str
     directory: str
     directory_id: str
     erased_below: int
@@ -64,7 +65,10 @@ class Confirmation(_Part, frozen=True, kw_only=True):
 
 
 class PartitionStatement(_Part, frozen=True, kw_only=True):
-    """What happened to a partition. `not_confirmed` has all replicas only if `replicas_known`."""
+    """What happened to a partition. Without a search, only its beginning was erased.
+
+    `not_confirmed` has all replicas only if `replicas_known`.
+    """
 
     topic: str
     topic_id: str

@@ -78,6 +78,9 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
            "Whether each replica erases deleted records about a second after the delete. No file then contains them and no fetch returns them."),
     _topic("lowtide.erasure.key.filter", Type.STRING, "search", OneOf(("none", "search")), "lowtide.log.erasure.key.filter",
            "Whether a search for keys builds a filter of the keys of each closed segment that it reads (search), about 10 bits a key. Later searches then skip the segments that have none of their keys."),
+    _topic("lowtide.hold.reason", Type.STRING, "", None, None, "Why the topic is held; shown to those whose deletes are refused."),
+    _topic("lowtide.hold.until", Type.LONG, "-1", at_least(-1), None,
+           "Until this time, in ms since 1970, no record of the topic is deleted, compacted or erased, and the topic can't be deleted; -1 is no hold. To lower it needs ALTER on the cluster."),
     _topic("lowtide.retention.commitoffset.groups", Type.LIST, "", DELETING_GROUPS, "lowtide.log.retention.commitoffset.groups",
            "The groups whose commits delete consumed records, as group IDs or prefixes that end with *. Records "
            "that one of them has not consumed are kept. If empty, every group protects its records, and the "

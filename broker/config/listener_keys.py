@@ -46,5 +46,5 @@ class ListenerKeys:
         return value
 
     def own_name(self, key: str, mechanism: str = "") -> str:
-        """Returns the name of the key for this listener alone, for messages."""
+        """Returns the name of the key that sets this listener only. Messages show it."""
         return f"{self._prefix}{mechanism.lower()}.{key}" if mechanism else f"{self._prefix}{key}"

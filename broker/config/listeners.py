@@ -94,8 +94,9 @@ def advertised_listeners(
 def inter_broker_listener(
     values: Mapping[str, Value], given: Collection[str], advertised: tuple[ConfiguredListener, ...]
 ) -> str:
-    """Returns the listener for other brokers: the named one, or that of the security protocol between brokers.
+    """Returns the name of the listener for other brokers.
 
+    It is `inter.broker.listener.name`, or the name of `security.inter.broker.protocol` if that is empty.
     Errors: InvalidKeysError. Source: Kafka's KafkaConfig.
     """
     by_name, by_protocol = "inter.broker.listener.name", "security.inter.broker.protocol"

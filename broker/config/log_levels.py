@@ -55,6 +55,7 @@ _BROKER_ROOMS: Final = (
     "guards",
     "handlers",
     "http",
+    "ledger",
     "lifecycle",
     "metrics",
     "network",

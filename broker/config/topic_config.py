@@ -107,6 +107,8 @@ def log_config(broker: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         max_compaction_lag_ms=number(values["max.compaction.lag.ms"]),
         lowtide_delete_erase=values["lowtide.delete.erase"] is True,
         lowtide_erasure_key_filter=value_text(values["lowtide.erasure.key.filter"]),
+        lowtide_hold_reason=value_text(values["lowtide.hold.reason"]),
+        lowtide_hold_until=number(values["lowtide.hold.until"]),
     )
 
 

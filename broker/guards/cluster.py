@@ -39,6 +39,10 @@ from lowtide.protocol.messages.describe_configs import (
 from lowtide.protocol.messages.incremental_alter_configs import AlterConfigsResourceResponse as ChangedResource
 from lowtide.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lowtide.protocol.types import NO_PRODUCER_EPOCH
+from lowtide.replication.config_changes import Operation as ConfigOperation
+
+_UNTIL: Final = "lowtide.hold.until"
+_OF_HOLDS: Final = (_UNTIL, "lowtide.hold.reason")
 
 _NAME_SHOWN: Final = 249
 """The number of characters of a key in a refusal."""
@@ -113,11 +117,11 @@ def describe_configs(request: DescribeConfigsRequest, asker: Asker) -> Verdict:
 def alter_configs(request: Any, asker: Asker) -> Verdict:
     """Requires ALTER_CONFIGS on each topic and group, and on the cluster for brokers.
 
-    Keys that decide who may log in also require ALTER on the cluster.
+    Keys that decide who may log in also require ALTER on the cluster, and so does what weakens a topic's hold.
     """
     # AlterConfigs also removes the keys of this broker that the request does not name.
     removed = asker.image.broker_configs.get(str(asker.config.node_id), NOTHING_SET).configs
-    return _changes(request, asker, AlterConfigsResourceResponse, removed)
+    return _changes(request, asker, AlterConfigsResourceResponse, removed, is_whole=True)
 
 
 def incremental_alter_configs(request: Any, asker: Asker) -> Verdict:
@@ -126,9 +130,17 @@ def incremental_alter_configs(request: Any, asker: Asker) -> Verdict:
 
 
 def _changes(
-    request: Any, asker: Asker, row_of: Callable[..., msgspec.Struct], replaced: Collection[str] = ()
+    request: Any,
+    asker: Asker,
+    row_of: Callable[..., msgspec.Struct],
+    replaced: Collection[str] = (),
+    *,
+    is_whole: bool = False,
 ) -> Verdict:
-    """Checks the rows of a request. `replaced`: keys of this broker that change besides those that its row names."""
+    """Checks the rows of a request. `replaced`: keys of this broker that change besides those that its row names.
+
+    `is_whole`: keys of a topic that its row doesn't name are removed.
+    """
     denied = [
         (row, error, _MESSAGES[error]) for row, error in _denied(asker, Operation.ALTER_CONFIGS, request.resources)
     ]
@@ -141,6 +153,11 @@ def _changes(
             why = f"{of_logins[:_NAME_SHOWN]} decides who may log in, which needs ALTER on the cluster."
             message = f"{_MESSAGES[error]} {why}"
             denied.append((row, error, message))
+    for row in _without(request.resources, denied):
+        weakened = row.resource_type == ConfigResourceType.TOPIC and _weakens_hold(row, asker, is_whole=is_whole)
+        if weakened and not asker.may_cluster(Operation.ALTER):
+            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            denied.append((row, error, f"{_MESSAGES[error]} To weaken a hold needs ALTER on the cluster."))
     rows = [
         row_of(
             error_code=error, error_message=message, resource_type=row.resource_type, resource_name=row.resource_name
@@ -148,6 +165,26 @@ def _changes(
         for row, error, message in denied
     ]
     return with_rows(replace(request, resources=_without(request.resources, denied)), "responses", rows)
+
+
+def _weakens_hold(row: Any, asker: Asker, *, is_whole: bool) -> bool:
+    """Returns whether a change of a topic's configuration lowers its hold, or changes the reason of one.
+
+    `is_whole`: keys that the row doesn't name are removed.
+    """
+    topic = asker.image.topics.get(row.resource_name)
+    held = {} if topic is None else {key: topic.configs[key] for key in _OF_HOLDS if key in topic.configs}
+    if _UNTIL not in held:
+        return False
+    named = {key.name: key for key in row.configs}
+    until = named.get(_UNTIL)
+    if until is None:
+        return is_whole or named.keys() & held.keys() != set()
+    is_set = getattr(until, "config_operation", ConfigOperation.SET) == ConfigOperation.SET
+    try:
+        return not is_set or int(until.value or "") < int(held[_UNTIL])
+    except ValueError:
+        return False  # It is refused.
 
 
 def _without(rows: list[Any], denied: Sequence[tuple[Any, ...]]) -> list[Any]:

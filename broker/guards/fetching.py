@@ -58,7 +58,7 @@ class FetchReaders:
         return GuardedFetchReader(may_read, *self._parts(context.connection.listener_name))
 
     def may_read(self, client: RequestContext, name: str) -> bool:
-        """Returns whether a client may read a topic; a refusal is noted when the definition asks again."""
+        """Returns whether a client may read a topic. It audits no refusal: the usual path asks again and does."""
         return self._broker.authorizer.authorize(client, Operation.READ, topic(name), Audit.NOTHING)
 
     def _parts(self, listener_name: str) -> tuple[Any, ...]:

@@ -6,15 +6,18 @@ little later.
 Version notes: v6 has topic names or ids (KIP-516).
 
 Errors: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST (listed twice, or by name and id),
-TOPIC_DELETION_DISABLED, NOT_CONTROLLER, REQUEST_TIMED_OUT.
+TOPIC_DELETION_DISABLED, POLICY_VIOLATION while a topic is held, NOT_CONTROLLER, REQUEST_TIMED_OUT.
 
 KIPs: 4, 516.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from lowtide.broker.administration.committing import outcome_fields
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
+from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.guards import administration as guards
 from lowtide.broker.guards.audited_requests import DELETED_TOPICS
 from lowtide.broker.network.routing.request_parts import Cut
@@ -43,6 +46,15 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
     """Returns the handler."""
     broker = administrator.broker
 
+    def unless_held(deletion: TopicDeletion) -> TopicDeletion:
+        topic = deletion.topic
+        if deletion.refusal is None and topic is not None:
+            config = log_config(broker.config, topic.configs)
+            if config.is_held(broker.clock.wall_ms()):
+                refusal = Refusal(ErrorCode.POLICY_VIOLATION, config.hold_sentence)
+                return msgspec.structs.replace(deletion, refusal=refusal)
+        return deletion
+
     async def delete(deletions: list[TopicDeletion], timeout_ms: int) -> list[Refusal | None]:
         if not broker.config.delete_topic_enable:
             return [Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")] * len(deletions)
@@ -54,7 +66,7 @@ def handler(administrator: TopicAdministrator) -> HandlerSpec:
         return DeletableTopicResult(name=deletion.name, topic_id=deletion.topic_id, **outcome_fields(refusal))
 
     async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        resolved = administrator.resolve(_wanted(request, context.api_version))
+        resolved = [unless_held(each) for each in administrator.resolve(_wanted(request, context.api_version))]
         outcomes = iter(
             await delete([deletion for deletion in resolved if deletion.refusal is None], request.timeout_ms)
         )

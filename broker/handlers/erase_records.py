@@ -5,13 +5,15 @@ name, from all files of this broker's replicas, whether it leads or follows, and
 the partition left behind. Checked in this order: the topic isn't internal, the partition is here, the topic id matches,
 the log start has reached the offset. It waits for erasures that the replica doesn't have yet or that aren't known to be
 committed. The response is sent when everything is on disk, or after the timeout. A disconnect ends the wait, but not
-the erasure. If a partition is listed twice, the last entry wins.
+the erasure. If a partition is listed twice, the last entry wins. With an erasure id (v1), what is done is written to
+the ledger before the response is sent.
 
 Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or
 of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
 OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
-REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+POLICY_VIOLATION while the topic is held,
+REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, COORDINATOR_NOT_AVAILABLE while the ledger can't be written.
 
 KIPs: 107.
 """
@@ -29,12 +31,16 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import ERASED_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED, ErasureLedger
+from lowtide.broker.ledger.ledger_entries import ErasingReplica, clean_entry
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import (
+    NO_ERASURE,
     ErasedPartition,
     ErasedTopic,
     EraseRecordsRequest,
@@ -44,7 +50,7 @@ from lowtide.protocol.messages.erase_records import (
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.replication.topic_names import INTERNAL_TOPICS
-from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 from lowtide.storage.log.log import Log
 
 PARTITIONS_MAX: Final = 1_000
@@ -62,8 +68,9 @@ WAIT_MAX_MS: Final = 600_000
 class EraseRecordsHandler:
     """Answers EraseRecords requests."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, ledger: ErasureLedger) -> None:
         self._broker = broker
+        self._ledger = ledger
         self.places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(self, request: EraseRecordsRequest, context: RequestContext) -> EraseRecordsResponse:
@@ -83,6 +90,7 @@ class EraseRecordsHandler:
             self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics}
         )
         rows: dict[TopicPartition, ErasedPartition] = {}
+        begun: list[tuple[ErasedPartition, Log, EraseGoal]] = []
         erasing = _Erasures()
         for topic in request.topics:
             for key, goal in {
@@ -98,14 +106,34 @@ class EraseRecordsHandler:
                 if isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
-                    erasing.begin(
-                        row, partial(self._broker.replicas.log_manager.erase, found.log, _whole(goal, found.log))
-                    )
+                    whole = _whole(goal, found.log)
+                    begun.append((row, found.log, whole))
+                    erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, whole))
+        deadline = asyncio.get_running_loop().time() + min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
         try:
-            await erasing.wait(min(max(request.timeout_ms, 0), WAIT_MAX_MS))
+            await erasing.wait(deadline)
         finally:
             erasing.end()
+        if request.erasure_id != NO_ERASURE:
+            clean = [each for each in begun if each[0].error_code == ErrorCode.NONE]
+            await self._record(bytes(request.erasure_id), str(context.principal), clean, deadline)
         return rows
+
+    async def _record(
+        self, erasure_id: bytes, principal: str, clean: list[tuple[ErasedPartition, Log, EraseGoal]], deadline: float
+    ) -> None:
+        """Writes to the ledger which replicas are clean. Where that fails, the row gets the error."""
+        metadata, directories = self._broker.metadata, self._broker.replicas.log_manager.directories
+        now_ms = self._broker.clock.wall_ms()
+        entries = []
+        for _, log, goal in clean:
+            directory_id = directories.directory_id(log.parent_directory)
+            replica = ErasingReplica(metadata.broker_id, metadata.broker_epoch, directory_id)
+            entries.append(clean_entry(erasure_id, principal, log, replica, goal, now_ms))
+        error = await self._ledger.record(entries, deadline)
+        for row, _, _ in clean:
+            if error != ErrorCode.NONE:
+                row.error_code, row.error_message = error, LEDGER_REFUSED
 
     def _checked(self, key: TopicPartition, topic_id: TopicId, goal: EraseGoal) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
@@ -115,6 +143,8 @@ class EraseRecordsHandler:
             return found
         if topic_id not in (ZERO_TOPIC_ID, found.log.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
+        if not goal.erasures_end and found.log.config.is_held(self._broker.clock.wall_ms()):
+            return ErrorCode.POLICY_VIOLATION
         if goal.offset < 0 or goal.erasures_end < 0:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return found if goal.offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE
@@ -169,11 +199,11 @@ class _Erasures:
         if not self._missing:
             self._done.set()
 
-    async def wait(self, timeout_ms: int) -> None:
+    async def wait(self, deadline: float) -> None:
         """Waits until all are erased, the time is over, or the client has disconnected."""
         if self._missing:
             try:
-                async with client_wait(asyncio.get_running_loop().time() + timeout_ms / 1000):
+                async with client_wait(deadline):
                     await self._done.wait()
             except TimeoutError:
                 return
@@ -185,11 +215,11 @@ class _Erasures:
             take_back()
 
 
-def handler(broker: BrokerContext) -> HandlerSpec:
+def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
     """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.ERASE_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=EraseRecordsHandler(broker).handle,
+        handle_later=EraseRecordsHandler(broker, ledger).handle,
         audit=ERASED_RECORDS,
     )

@@ -6,8 +6,9 @@ partition up to its log end; later ones with the same id and selector join it. T
 are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
 minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
 
-With `erase` the leader then appends an erasure with the id of the search, and answers when it is committed. Records
-that a search of the same id has erased before count too, if their erasure is still known.
+With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
+answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
+erasure is still known.
 
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
@@ -15,7 +16,8 @@ TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION for internal topics, UNKNOWN
 NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), INCONSISTENT_TOPIC_ID,
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
 many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
-POLICY_VIOLATION for a log that was compacted, NOT_ENOUGH_REPLICAS, and REQUEST_TIMED_OUT while it isn't committed.
+POLICY_VIOLATION for a log that was compacted, NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be
+written, and REQUEST_TIMED_OUT while the erasure isn't committed.
 
 KIPs: 107.
 """
@@ -23,9 +25,7 @@ KIPs: 107.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
 from lowtide.broker.authorizer.resources import Operation
@@ -33,12 +33,16 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.erasure_marks import ErasureMarks
+from lowtide.broker.ledger.ledger_entries import ErasureRequest
+from lowtide.broker.ledger.search_eraser import SearchEraser, SearchErasure
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.erasures import append_erasures, why_not_erasable
 from lowtide.broker.partitions.log_searches import LogSearches, PartitionSearch
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
+from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
     FindRecordsPartition,
@@ -48,10 +52,9 @@ from lowtide.protocol.messages.find_records import (
     FoundTopic,
     RecordOffsets,
 )
-from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
+from lowtide.protocol.offset_ranges import OffsetRange
+from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
-from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import (
@@ -104,12 +107,11 @@ class _SearchKey(NamedTuple):
 class _KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "erasures_end", "left_ms", "running", "selector")
+    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
 
     def __init__(self, running: PartitionSearch, selector: RecordSelector, client: str) -> None:
         self.running = running
-        self.erasures_end: Offset | None = None
-        """The exclusive end of the erasures of what was found; -1 if there is nothing to erase."""
+        self.erasure = SearchErasure(running)
         self.client = client
         self.selector = selector
         self.askers = 0
@@ -121,8 +123,9 @@ class _KeptSearch:
 class FindRecordsHandler:
     """Answers FindRecords requests."""
 
-    def __init__(self, broker: BrokerContext, searches: LogSearches) -> None:
+    def __init__(self, broker: BrokerContext, searches: LogSearches, eraser: SearchEraser) -> None:
         self._broker = broker
+        self._eraser = eraser
         self._searches = searches
         self._kept: dict[_SearchKey, _KeptSearch] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -163,8 +166,9 @@ class FindRecordsHandler:
         for key, kept in joined.items():
             _fill(rows[key], kept.running, 0 if request.erase else request.ranges_max)
         if request.erase:
-            searched = [(rows[key], kept) for key, kept in joined.items() if rows[key].error_code == ErrorCode.NONE]
-            await self._erase(UUID(bytes=request.search_id), searched, deadline)
+            done = [key for key in joined if rows[key].error_code == ErrorCode.NONE]
+            erasures = [(rows[key], joined[key].erasure) for key in done]
+            await self._eraser.erase(_erasure_request(request, context), erasures, deadline)
         topics = {name: FoundTopic(name=name, partitions=[]) for name in dict.fromkeys(t.name for t in request.topics)}
         for key, found_row in rows.items():
             topics[key.topic].partitions.append(found_row)
@@ -236,52 +240,6 @@ class FindRecordsHandler:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return found if found.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def _erase(self, erasure_id: UUID, found: list[tuple[FoundPartition, _KeptSearch]], deadline: float) -> None:
-        """Appends erasures of what was found, and waits until they are committed. Fills in the rows."""
-        loop = asyncio.get_running_loop()
-        waiting: list[tuple[FoundPartition, asyncio.Future[ErrorCode]]] = []
-        for row, kept in found:
-            refusal = self._append_erasures(erasure_id, row, kept)
-            if refusal is not None:
-                row.error_code, row.error_message = refusal.error_code, refusal.message or None
-            elif kept.erasures_end is not None and kept.erasures_end >= 0:
-                row.erasures_end, row.error_code = kept.erasures_end, ErrorCode.REQUEST_TIMED_OUT
-                done = loop.create_future()
-                waiting.append((row, done))
-                timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
-                self._broker.replicas.when_committed(
-                    kept.running.partition, kept.erasures_end, partial(_set_result, done), timeout_ms=timeout_ms
-                )
-        for row, done in waiting:
-            row.error_code = await done
-
-    def _append_erasures(self, erasure_id: UUID, row: FoundPartition, kept: _KeptSearch) -> Refusal | None:
-        """Appends the erasures of a finished search, once."""
-        partition, replicas = kept.running.partition, self._broker.replicas
-        known = partition.log.erasures.known
-        row.record_count, row.has_more = 0, False
-        if kept.erasures_end is None:
-            refusal = why_not_erasable(replicas, partition)
-            if refusal is not None:
-                return refusal
-            if not kept.running.is_current() or not partition.is_leader:
-                return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-            assert isinstance(kept.running.outcome, SearchedLog)
-            if partition.leadership is not None:
-                # A replica that is away may have records below the log start, which the search doesn't see.
-                partition.leadership.note_acknowledged(partition.log.log_start_offset)
-            left = kept.running.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
-            # What others name, perhaps since the search, must be committed and done too.
-            end_offset: Offset | ErrorCode = known[-1].end_offset if known else UNKNOWN_OFFSET
-            if left:
-                end_offset = append_erasures(replicas, partition, erasure_id, left, self._broker.clock.wall_ms())
-                if isinstance(end_offset, ErrorCode):
-                    return Refusal(end_offset, "")
-            kept.erasures_end = end_offset
-        row.log_start_offset = partition.log.log_start_offset
-        row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
-        return None
-
     async def _wait(self, searches: list[_KeptSearch], deadline: float) -> None:
         """Waits until all are done, the time is over, or the client has disconnected."""
         for kept in searches:
@@ -313,9 +271,11 @@ class FindRecordsHandler:
         self._set_timer()
 
 
-def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
-    if not done.done():
-        done.set_result(error)
+def _erasure_request(request: FindRecordsRequest, context: RequestContext) -> ErasureRequest:
+    kind = SelectorKind.OFFSETS
+    if request.keys or request.header_name is not None:
+        kind = SelectorKind.KEYS if request.keys else SelectorKind.HEADER
+    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal))
 
 
 def _refusal(request: FindRecordsRequest) -> str | None:
@@ -323,6 +283,8 @@ def _refusal(request: FindRecordsRequest) -> str | None:
     rows = [row for topic in request.topics for row in topic.partitions]
     if len(rows) > PARTITIONS_MAX:
         return f"The request has {len(rows)} partitions; at most {PARTITIONS_MAX} are allowed."
+    if len(request.commitment) not in (0, COMMITMENT_BYTES):
+        return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
     if not 0 <= request.ranges_max <= RANGES_MAX:
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
     if not rows:
@@ -368,11 +330,11 @@ def _fill(row: FoundPartition, running: PartitionSearch, ranges_max: int) -> Non
         row.has_more = len(ranges) > ranges_max
 
 
-def handler(broker: BrokerContext, searches: LogSearches) -> HandlerSpec:
+def handler(broker: BrokerContext, searches: LogSearches, ledger: ErasureLedger, marks: ErasureMarks) -> HandlerSpec:
     """Returns the handler."""
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=FindRecordsHandler(broker, searches).handle,
+        handle_later=FindRecordsHandler(broker, searches, SearchEraser(broker, ledger, marks)).handle,
         audit=FOUND_RECORDS,
     )

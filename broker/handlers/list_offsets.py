@@ -171,7 +171,8 @@ def _search(partition: Partition, row: ListOffsetsPartition, bounds: _Bounds, pr
     log = partition.log
     found: Found
     start_offset, known, largest = progress
-    if known is not None and known.offset >= log.log_start_offset:
+    hidden = log.erasures.hidden(log.high_watermark)
+    if known is not None and known.offset >= log.log_start_offset and not hidden.contains(known.offset):
         found = known
     elif row.timestamp == MAX_TIMESTAMP:
         is_in_vain = start_offset > 0 and largest is None and known is None

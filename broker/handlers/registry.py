@@ -31,6 +31,9 @@ from lowtide.broker.guards.guard import behind_guard
 from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.erasure_marks import ErasureMarks
+from lowtide.broker.ledger.lost_erasures import ErasureParts
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
@@ -43,11 +46,12 @@ from lowtide.protocol.api_keys import ApiKey
 
 
 class Coordinators(NamedTuple):
-    """The coordinators of a broker; `shares` is None if share groups are off."""
+    """The parts of a broker that keep internal topics; `shares` is None if share groups are off."""
 
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    shares: ShareParts | None = None
+    shares: ShareParts | None
+    erasures: ErasureParts
 
 
 class HandlerParts(NamedTuple):
@@ -64,7 +68,7 @@ class HandlerParts(NamedTuple):
     def by_type(self) -> dict[Any, object]:
         """Returns the parts by the types of the parameters of `handler` functions."""
         broker, dispatcher = self.broker, self.dispatcher
-        groups, transactions, shares = self.coordinators
+        groups, transactions, shares, erasures = self.coordinators
         forwarder = self.topics.forwarder
         spread = Spread(broker, None if forwarder is None else forwarder.peers)
         parts: dict[Any, object] = {
@@ -72,6 +76,8 @@ class HandlerParts(NamedTuple):
             BrokerContext: broker,
             Callable[[], MetadataImage]: lambda: broker.metadata.image,
             ConfigAdministrator: self.configs,
+            ErasureLedger: erasures.ledger,
+            ErasureMarks: erasures.marks,
             Explanations: Explanations(broker, self.retention),
             GroupCoordinator: groups,
             LogHistory: self.observed.history,

@@ -149,7 +149,7 @@ class Maker(msgspec.Struct, frozen=True):
         return made
 
     def _certificate(self, path: str, authority: CertificateWithKey, name: str, hosts: Sequence[str]) -> None:
-        """Renews a certificate; it keeps its previous hosts, for brokers refuse one with fewer.
+        """Renews a certificate. It keeps its previous hosts, because brokers refuse one with fewer.
 
         Errors: OSError, StorageError.
         """

@@ -25,6 +25,8 @@ from lowtide.broker.coordinator.transactions.transaction_coordinator import Tran
 from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handlers
 from lowtide.broker.handlers.share.registry import make_share_parts
 from lowtide.broker.http.readiness import BrokerStage
+from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.lost_erasures import make_erasure_parts
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
@@ -117,7 +119,7 @@ class Serving:
             metered=meter.metered,
         )
         transactions = TransactionCoordinator(context, administrator, peers, groups, ports.loop, is_alone=is_alone)
-        self.coordinators = Coordinators(groups, transactions, shares)
+        ledger = ErasureLedger(context, administrator, peers, is_alone=is_alone)
         configs = ConfigAdministrator(context, (self._certificates, self._logins))
         consumption = Consumption(context, groups, peers)
         self.retention = Retention(context, SegmentAges(ports.filesystem), ports.loop, consumption)
@@ -133,6 +135,8 @@ class Serving:
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
+        erasures = make_erasure_parts(context, ledger, self.observed.searches)
+        self.coordinators = Coordinators(groups, transactions, shares, erasures)
         known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
         dispatcher.register(handlers(HandlerParts(*known)))
         ticks = (*self._ticks(log_manager), TokenSweep(context).on_tick, *pieces)
@@ -211,6 +215,7 @@ class Serving:
             *(() if self.coordinators.shares is None else self.coordinators.shares.ticks),
             self._audit.on_tick,
             self.observed.history.on_tick,
+            self.coordinators.erasures.lost.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
             AnswerFiles(log_manager.files, self.host.answers).on_tick,
@@ -265,6 +270,7 @@ class Serving:
         assigned.on_image(
             new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different
         )
+        self.coordinators.erasures.lost.on_image(new, delta)
         self.coordinators.groups.on_image(delta)
         self.coordinators.transactions.on_image(old, new, delta)
         if self.coordinators.shares is not None:

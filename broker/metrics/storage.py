@@ -90,9 +90,8 @@ _DELETED: Final = gauge(
 )
 _UNFREED: Final = gauge(
     "lowtide_log_directory_unfreed_bytes",
-    "The same by cause: the next round, a reader, the rest of their batch or block, a file system without holes, "
-    "compaction, or "
-    "a configuration key.",
+    "The same by cause: the next round, a reader, the rest of their batch, too few bytes for a hole, a file system "
+    "without holes, compaction, or a configuration key.",
     "directory",
     "waits_for",
     unit="bytes",

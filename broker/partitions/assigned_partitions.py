@@ -215,7 +215,7 @@ class AssignedPartitions:
         return partition
 
     def _rest_ms(self) -> int:
-        """Returns a pause as long as a slice in which logs were created: clients may cause any number of them."""
+        """Returns the pause after a slice that created logs: as long as the slice. Clients may create any number."""
         has_created, self._has_created = self._has_created, False
         return OWN_SLICE_MS if has_created else 0
 

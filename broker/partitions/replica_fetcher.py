@@ -338,10 +338,11 @@ class ReplicaFetcher:
         )
 
     def _on_truncated(self, following: FollowedPartition, step: Truncate, error: OSError | None) -> None:
-        # A Fetch without an epoch would be answered as if nothing diverged.
+        # A Fetch without an epoch would be answered as if nothing diverged. After a truncation to the start of the
+        # leader's log an old broker must start over: the leader doesn't know the epochs of what is below.
         is_old = self.plan.version == OLD_FETCH_VERSION
         has_no_epoch = following.log.leader_epochs.latest == NO_LEADER_EPOCH
-        self._on_cut(following, error, asks=is_old and step.again if error is None else is_old or has_no_epoch)
+        self._on_cut(following, error, asks=(is_old and not has_no_epoch) or (error is not None and has_no_epoch))
 
     def _on_cut(self, following: FollowedPartition, error: OSError | None, *, asks: bool = False) -> None:
         """Continues after a truncation, or after a pause if there was no disk space or descriptor for it.

@@ -159,5 +159,5 @@ class TimestampSearches(Generic[RowT]):
 
 def _search(read: FileSlice, step: LongSearch, room: DecompressionRoom) -> TimestampedOffset | None:
     """Runs in the worker."""
-    content = read.file.pread(min(read.size, step.size_bytes), read.position)
+    content = read.file.pread(read.size, read.position)
     return find_in_batch(content, step.timestamp_ms, step.start_offset, room)

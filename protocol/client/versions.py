@@ -55,7 +55,7 @@ def exchange_of(request: type[ApiMessage], version: int) -> ApiExchange:
 
 
 def _decode_versions(decode: Callable[[Buffer, int, int], Any], buffer: Buffer, start: int, end: int) -> Any:
-    """Decodes version 0 with UNSUPPORTED_VERSION, a broker's response to an unknown version (KIP-511)."""
+    """Decodes an ApiVersions response. A broker sends UNSUPPORTED_VERSION in version 0 always (KIP-511)."""
     if end >= start + _ERROR_CODE.size and _ERROR_CODE.unpack_from(buffer, start)[0] == ErrorCode.UNSUPPORTED_VERSION:
         decode = codec_for(API[ApiKey.API_VERSIONS].response, 0).decode
     return decode(buffer, start, end)

@@ -7,12 +7,14 @@ docs/erasure.md; docs/adr/0008-requests-of-our-own.md.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from lowtide.protocol.schema import ApiMessage, Int16, Int32, Int64, Message, String, Uuid, Versions, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
+
+NO_ERASURE: Final = bytes(16)
 
 
 class EraseRecordsPartition(Message, kw_only=True):
@@ -40,6 +42,8 @@ class EraseRecordsRequest(ApiMessage, kw_only=True):
 
     topics: list[EraseRecordsTopic]
     timeout_ms: Int32
+    erasure_id: Annotated[Uuid, Versions("1+")] = NO_ERASURE
+    """Under which the ledger of erasures gets the answer; zero for none."""
 
 
 class ErasedPartition(Message, kw_only=True):

@@ -55,6 +55,8 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     timeout_ms: Int32
     ranges_max: Int32 = 1_000
     erase: Bool = False
+    commitment: Bytes = b""
+    """To the selector, for the ledger of erasures: SHA-256 of nonce, kind and selector, or empty."""
 
 
 class FoundPartition(Message, kw_only=True):

@@ -15,18 +15,54 @@ static bool append_number(PyObject *list, int64_t number)
     return done;
 }
 
-/* Returns 1 if the record has one of the keys, 0 if not, and -1 with an exception. Bit n of `lengths` is set if a key
-   has n bytes, modulo 64. */
-static int has_key(const struct record *record, PyObject *keys, uint64_t lengths)
+/* Returns 1 if a record is wanted, 0 if not, and -1 with an exception. `end` is that of the record. */
+typedef int (*record_test)(const struct record *record, const uint8_t *end, const void *wanted);
+
+/* Returns the offset and timestamp deltas of the wanted records of a payload, in one list; None if the plain form has
+   to decide about the payload; NULL with an exception. */
+static PyObject *match_records(struct views *views, const uint8_t *payload, size_t size, int32_t count,
+                               record_test is_wanted, const void *wanted)
 {
-    if (record->key_size < 0 || (lengths >> (record->key_size & 63) & 1) == 0) {
+    PyObject *found = PyList_New(0);
+    const uint8_t *at = payload, *end = payload + size;
+    bool sound = found != NULL;
+    for (int32_t number = 0; sound && number < count; number++) {
+        struct record record;
+        sound = read_record(&at, end, &record) && record.offset_delta >= 0;
+        int is = sound ? is_wanted(&record, at, wanted) : 0;
+        if (is < 0 || (is > 0 && !(append_number(found, record.offset_delta) &&
+                                   append_number(found, record.timestamp_delta)))) {
+            Py_DECREF(found);
+            release_views(views);
+            return NULL;
+        }
+    }
+    if (!sound || at != end) {
+        Py_XDECREF(found);
+        return leave_to_plain_form(views);
+    }
+    release_views(views);
+    return found;
+}
+
+/* Some keys. Bit n of `lengths` is set if a key has n bytes, modulo 64. */
+struct wanted_keys {
+    PyObject *keys;
+    int64_t lengths;
+};
+
+static int has_key(const struct record *record, const uint8_t *end, const void *wanted)
+{
+    (void)end;
+    const struct wanted_keys *keys = wanted;
+    if (record->key_size < 0 || ((uint64_t)keys->lengths >> (record->key_size & 63) & 1) == 0) {
         return 0;
     }
     PyObject *key = PyBytes_FromStringAndSize((const char *)record->key, record->key_size);
     if (key == NULL) {
         return -1;
     }
-    int found = PySet_Contains(keys, key);
+    int found = PySet_Contains(keys->keys, key);
     Py_DECREF(key);
     return found;
 }
@@ -35,66 +71,56 @@ PyObject *match_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t gi
 {
     (void)module;
     struct views views = {.count = 0};
+    struct wanted_keys wanted;
     const uint8_t *payload;
     size_t size;
     int32_t count;
-    int64_t lengths;
     if (!has_arguments(given, 4)) {
         return NULL;
     }
+    wanted.keys = arguments[2];
     if (!view(&views, arguments[0], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[1], size, &count) ||
-        !PyAnySet_Check(arguments[2]) || !as_int64(arguments[3], &lengths)) {
+        !PyAnySet_Check(wanted.keys) || !as_int64(arguments[3], &wanted.lengths)) {
         return leave_to_plain_form(&views);
     }
-    PyObject *found = PyList_New(0);
-    const uint8_t *at = payload, *end = payload + size;
-    bool sound = found != NULL;
-    for (int32_t number = 0; sound && number < count; number++) {
-        struct record record;
-        sound = read_record(&at, end, &record) && record.offset_delta >= 0;
-        int has = sound ? has_key(&record, arguments[2], (uint64_t)lengths) : 0;
-        if (has < 0 || (has > 0 && !(append_number(found, record.offset_delta) &&
-                                     append_number(found, record.timestamp_delta)))) {
-            Py_DECREF(found);
-            release_views(&views);
-            return NULL;
-        }
-    }
-    if (!sound || at != end) {
-        Py_XDECREF(found);
-        return leave_to_plain_form(&views);
-    }
-    release_views(&views);
-    return found;
+    return match_records(&views, payload, size, count, has_key, &wanted);
 }
+
+/* A header; the size of its content is -1 for null. */
+struct wanted_header {
+    const uint8_t *name, *content;
+    int64_t name_size, content_size;
+};
 
 static bool is_same(const uint8_t *bytes, int32_t size, const uint8_t *wanted, int64_t wanted_size)
 {
     return size == wanted_size && (size <= 0 || memcmp(bytes, wanted, (size_t)size) == 0);
 }
 
-static bool has_header(const struct record *record, const uint8_t *end, const uint8_t *name, size_t name_size,
-                       const uint8_t *content, int64_t content_size)
+static int has_header(const struct record *record, const uint8_t *end, const void *wanted)
 {
+    const struct wanted_header *header = wanted;
     const uint8_t *at = record->headers;
     for (int32_t number = 0; number < record->header_count; number++) {
-        const uint8_t *one, *other;
-        int32_t one_size, other_size;
-        if (!read_header(&at, end, &one, &one_size, &other, &other_size)) {
-            return false; /* read_record has read them all */
+        const uint8_t *name, *content;
+        int32_t name_size, content_size;
+        if (!read_header(&at, end, &name, &name_size, &content, &content_size)) {
+            return 0; /* read_record has read them all */
         }
-        if (is_same(one, one_size, name, (int64_t)name_size) && is_same(other, other_size, content, content_size)) {
-            return true;
+        if (is_same(name, name_size, header->name, header->name_size) &&
+            is_same(content, content_size, header->content, header->content_size)) {
+            return 1;
         }
     }
-    return false;
+    return 0;
 }
 
 PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     struct views views = {.count = 0};
-    const uint8_t *payload, *name, *content = NULL;
+    struct wanted_header wanted = {.content = NULL};
+    const uint8_t *payload;
     size_t size, name_size, content_size = 0;
     int32_t count;
     if (!has_arguments(given, 4)) {
@@ -102,29 +128,13 @@ PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     }
     bool is_null = arguments[3] == Py_None;
     if (!view(&views, arguments[0], PyBUF_SIMPLE, &payload, &size) || !as_record_count(arguments[1], size, &count) ||
-        !view(&views, arguments[2], PyBUF_SIMPLE, &name, &name_size) ||
-        (!is_null && !view(&views, arguments[3], PyBUF_SIMPLE, &content, &content_size))) {
+        !view(&views, arguments[2], PyBUF_SIMPLE, &wanted.name, &name_size) ||
+        (!is_null && !view(&views, arguments[3], PyBUF_SIMPLE, &wanted.content, &content_size))) {
         return leave_to_plain_form(&views);
     }
-    PyObject *found = PyList_New(0);
-    const uint8_t *at = payload, *end = payload + size;
-    bool sound = found != NULL;
-    for (int32_t number = 0; sound && number < count; number++) {
-        struct record record;
-        sound = read_record(&at, end, &record) && record.offset_delta >= 0;
-        if (sound && has_header(&record, at, name, name_size, content, is_null ? -1 : (int64_t)content_size) &&
-            !(append_number(found, record.offset_delta) && append_number(found, record.timestamp_delta))) {
-            Py_DECREF(found);
-            release_views(&views);
-            return NULL;
-        }
-    }
-    if (!sound || at != end) {
-        Py_XDECREF(found);
-        return leave_to_plain_form(&views);
-    }
-    release_views(&views);
-    return found;
+    wanted.name_size = (int64_t)name_size;
+    wanted.content_size = is_null ? -1 : (int64_t)content_size;
+    return match_records(&views, payload, size, count, has_header, &wanted);
 }
 
 /* A block of the filter: 480 bits, of which a key sets six. */

@@ -80,7 +80,7 @@ class FileNode:
         return copy
 
     def sync(self) -> None:
-        """Makes the visible content durable, except what a failed sync has settled otherwise."""
+        """Makes the visible content durable, except for changes that a failed sync has lost."""
         for position, data in self._pending:
             if data is None:
                 _truncate(self._durable, position)
@@ -149,7 +149,7 @@ class Folder:
         self._pending.clear()
 
     def power_cut(self, random: Random | None, counts: Counter[str]) -> None:
-        """Keeps a prefix of the pending changes, then cuts power for everything still reachable."""
+        """Loses all pending changes but a random prefix, and cuts the power of the files and folders that are left."""
         kept_count = random.randint(0, len(self._pending)) if random is not None else 0
         counts["lost_name"] += len(self._pending) - kept_count
         del self._pending[kept_count:]

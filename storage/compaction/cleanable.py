@@ -91,7 +91,7 @@ def find_cleanable(
     dirty = segments[first:end]
     dirty_bytes = sum(segment.size for segment in dirty)
     found = Cleanable(first_dirty, max(bases[end], first_dirty), clean_bytes, dirty_bytes, is_due=False)
-    is_due = dirty_bytes > 0 and found.first_uncleanable_offset > first_dirty
+    is_due = dirty_bytes > 0 and not config.is_held(now_ms) and found.first_uncleanable_offset > first_dirty
     if is_due and found.dirty_ratio <= config.min_cleanable_dirty_ratio:
         is_due = config.max_compaction_lag_ms < NO_LAG_LIMIT and any(
             0 < times.first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty

@@ -24,14 +24,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lowtide.protocol.batch_rewriting import without_records
-from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.records import BatchHeader, check_crc, read_batch_header
+from lowtide.protocol.records import BatchHeader, read_batch_header
 from lowtide.protocol.types import FilePosition, Offset, ProducerId
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES, write_indexes
+from lowtide.storage.log.erased_reads import without_erased
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex, read_indexes
 from lowtide.storage.log.segments.segment_file import SegmentFile
@@ -41,7 +40,6 @@ from lowtide.storage.log.segments.segment_names import (
     TIME_INDEX_SUFFIX,
     offset_name,
 )
-from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 COPY_BYTES: Final = 4 << 20
 """Bytes copied in one step: others wait for the same worker."""
@@ -189,13 +187,7 @@ class SegmentErasure:
     def _change(self, position: FilePosition, size: int, erased: OffsetRanges) -> _ChangedBatch | None:
         """Returns what becomes of the batch at `position`; None if it stays as it is."""
         order, batch = self.order, self._read(position, size)
-        try:
-            header = read_batch_header(batch)
-            if not check_crc(batch, 0, header):
-                raise DamagedSegmentError(self._stem + LOG_SUFFIX, f"the CRC of the batch at byte {position} is wrong")
-            left = without_records(header, batch, erased, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
-        except ProtocolError as error:
-            raise DamagedSegmentError(self._stem + LOG_SUFFIX, f"the batch at byte {position}: {error}") from error
+        header, left = without_erased(self._stem + LOG_SUFFIX, position, batch, erased)
         if left is batch:
             return None
         is_first = header.base_offset < order.log_start_offset

@@ -107,7 +107,7 @@ class DirectoryCleanings:
         self._stalled.append(step)
 
     def retry(self) -> None:
-        """Repeats steps that lacked room. Called about once a second."""
+        """Repeats the steps that failed for lack of room. Called about once a second."""
         stalled, self._stalled = self._stalled, []
         for step in stalled:
             step()

@@ -33,7 +33,8 @@ from lowtide.storage.log.log_holes import LogHoles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lowtide.protocol.types import Offset, TopicPartition
+    from lowtide.protocol.erasure_record import EraseGoal
+    from lowtide.protocol.types import TopicPartition
     from lowtide.storage.directory.directory_holes import DirectoryHoles
     from lowtide.storage.directory.directory_state import DirectoryState
     from lowtide.storage.directory.file_removal import FileRemoval
@@ -74,20 +75,6 @@ MOVED: Final = "the replica was moved meanwhile; ask again"
 
 
 OnErased: TypeAlias = "Callable[[EraseFailedError | None], None]"
-
-
-class EraseGoal(msgspec.Struct, frozen=True):
-    """Which records must be in no file."""
-
-    offset: Offset
-    """Those below it, which is at or below the log start."""
-    erasures_end: Offset = 0
-    """Those that erasures below it name."""
-
-    @property
-    def files_end(self) -> Offset:
-        """The exclusive end of the offsets at which such records may lie."""
-        return max(self.offset, self.erasures_end)
 
 
 class _EraseRequest(msgspec.Struct, eq=False):
@@ -141,7 +128,7 @@ class DirectoryErasures:
         return len(self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys())
 
     def want(self, log: Log) -> None:
-        """Schedules a log that was loaded or configured, whose start has risen, or that got an erasure."""
+        """Schedules a log that was loaded or configured, that got an erasure, or whose log start has risen."""
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
         if log.erasures.pending:

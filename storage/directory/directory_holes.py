@@ -1,8 +1,8 @@
 """Frees the room of deleted records in segments that are kept: the part below the log start becomes a hole.
 
-Each round checks the logs whose start has risen and which may have a block to free. A log gets a hole about once a
-second, however many deletes there were, or at once if a delete frees much. Less than a block is left for the next hole,
-unless an erasure needs it:
+Each round checks the logs whose start has risen and which may have enough to free. A log gets a hole about once a
+second, however many deletes there were, or at once if a delete frees much. Less than `HOLE_BLOCKS` are left for the
+next hole, unless an erasure needs it:
 
 | step | a crash then leaves |
 |---|---|
@@ -29,7 +29,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import MUCH_BYTES, UnfreedReason, UnfreedRoom
+from lowtide.storage.log.segments.unfreed import HOLE_BLOCKS, MUCH_BYTES, UnfreedReason, UnfreedRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class DirectoryHoles:
         """`on_freed` are called when a hole is made. Unless `frees`, no hole is made."""
         self.can_punch = True
         """Whether the file system makes holes, as far as is known."""
-        self.block_bytes = ports.filesystem.block_bytes  # Less makes no hole, unless an erasure needs one.
+        self.least_bytes = HOLE_BLOCKS * ports.filesystem.block_bytes  # Less makes no hole, unless for an erasure.
         self.noted: dict[tuple[TopicId, int], Hole] = {}
         """The holes in the notes; while the directory is opened, in the notes that were found."""
         self._path = path
@@ -123,7 +123,7 @@ class DirectoryHoles:
         if pending is not None or log in self._risen:
             is_read = pending is not None and pending.is_read()
             return UnfreedRoom(size_bytes, UnfreedReason.READER if is_read else UnfreedReason.ROUND)
-        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < self.block_bytes else UnfreedReason.BATCH)
+        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < self.least_bytes else UnfreedReason.BATCH)
 
     def read(self) -> None:
         self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)
@@ -140,8 +140,8 @@ class DirectoryHoles:
             self.schedule(log)
 
     def schedule(self, log: Log, least_bytes: int | None = None) -> None:
-        """Schedules a hole of a log whose start has risen, durably and visibly, if it has so many bytes, or a block."""
-        least = self.block_bytes if least_bytes is None else least_bytes
+        """Schedules a hole of a log whose start has risen, durably and visibly, if it has at least so many bytes."""
+        least = self.least_bytes if least_bytes is None else least_bytes
         self._risen[log] = min(least, self._risen.get(log, least))
         if log not in self._queued:
             self._enqueue(log, 0)
@@ -295,7 +295,7 @@ class DirectoryHoles:
             return None
         pending = None
         if self.can_punch:
-            pending = LogHoles(log).begin(self._risen.get(log, self.block_bytes))
+            pending = LogHoles(log).begin(self._risen.get(log, self.least_bytes))
             barriers += self._snapshot(log) if pending is not None else ()
         elif log.log_start_offset == log.log_end_offset and LogHoles(log).are_allowed:
             log.roll(self._ports.clock.wall_ms())  # The upkeep then removes what is below the log start.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.storage.checkpoint import META_PROPERTIES, decode_meta_properties
 from lowtide.storage.directory.directory_reports import DirectoryUsage, JournalSize, Recovery
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
@@ -109,6 +110,10 @@ class LogDirectorySet:
     def paths(self) -> tuple[str, ...]:
         """All log directories, as they were configured."""
         return tuple(self._directories)
+
+    def directory_id(self, path: str) -> TopicId:
+        """Returns the id of a log directory; zero if it couldn't be opened."""
+        return self._directories[path].state.directory_id or ZERO_TOPIC_ID
 
     def absolute_path(self, path: str) -> str:
         return self._filesystem.absolute_path(path)

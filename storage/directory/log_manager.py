@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.types import ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.committer import Barrier, MeasuredCommitter
@@ -22,7 +23,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal, OnErased
+from lowtide.storage.directory.directory_erasures import EraseFailedError, OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
     KnownTopic,

@@ -33,8 +33,9 @@ from lowtide.storage.log.log_values import FollowerAppend
 from lowtide.storage.log_directory import MOVING_TO
 
 if TYPE_CHECKING:
+    from lowtide.protocol.erasure_record import EraseGoal
     from lowtide.runtime.filesystem import FileSystem
-    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
+    from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.move_place import MovePlace
     from lowtide.storage.log.log import Log
@@ -184,7 +185,7 @@ class LogMove:
             self.target.parts.truncations.truncate(future, end, cut)
 
     def _restart(self, future: Log) -> None:
-        """Starts the copy over: all that is copied lies below the log start."""
+        """Starts the copy over, because everything copied so far lies below the log start."""
         source = self.source
         start, epoch = source.log_start_offset, source.leader_epochs.epoch_at(source.log_start_offset)
 

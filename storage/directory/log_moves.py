@@ -31,8 +31,9 @@ from lowtide.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 
+    from lowtide.protocol.erasure_record import EraseGoal
     from lowtide.protocol.types import Offset, TopicPartition
-    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
+    from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.directory_logs import DirectoryLogs
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.log.log import Log

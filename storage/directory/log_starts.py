@@ -114,7 +114,7 @@ class DirectoryLogStarts:
         after = log.log_start_offset
         if after > before:
             active, bases = log.segments.active, log.segments.bases
-            if active.size - active.punched >= self._holes.block_bytes or len(bases) > 1:
+            if active.size - active.punched >= self._holes.least_bytes or len(bases) > 1:
                 self._holes.schedule(log)
                 if log.frees_many_bytes:
                     self._holes.mark_urgent(log)

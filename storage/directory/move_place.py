@@ -10,7 +10,8 @@ import msgspec
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from lowtide.storage.directory.directory_erasures import EraseGoal, OnErased
+    from lowtide.protocol.erasure_record import EraseGoal
+    from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log

@@ -44,8 +44,8 @@ class OffsetCheckpoint:
     ) -> None:
         """`offsets` returns the content of the file; `on_failure` is called when the disk fails.
 
-        `values` are the offsets of loaded partitions, oldest first: if they are unchanged, and no caller has waited for
-        an entry to go, no new version is needed. Comparing them takes a tenth of the time of making one.
+        `values` returns the offsets of loaded partitions, oldest first. A new version is written only if they have
+        changed, or if a caller waits for the removal of an entry. Comparing them takes a tenth of the time of a write.
         """
         self._filesystem = filesystem
         self._committer = committer

@@ -56,9 +56,10 @@ class RegistrationNotes:
         return any(each.is_online and each.state.directory.may_lack_records for each in self._directories.values())
 
     def note_page_cache(self) -> None:
-        """Records in each online directory that the store knows about records it may lack. Start code: it syncs.
+        """Records the page cache in each online directory, once the store knows which records they may lack.
 
-        A directory without room may lack records again at the next start; one that fails goes offline.
+        Start code: it syncs. A directory without room may lack records again at the next start. One that fails goes
+        offline.
         """
         for directory in self._directories.values():
             if directory.is_online:

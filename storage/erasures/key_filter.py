@@ -161,7 +161,7 @@ class KeyFilter:
 
 
 def open_key_filter(filesystem: FileSystem, path: str, log_file: File, segment_bytes: int) -> KeyFilter | None:
-    """Returns the filter at `path` for a segment's `.log`; None if there is none, or it isn't for these bytes.
+    """Returns the filter at `path` for a segment's `.log`; None if it is missing or was built for other bytes.
 
     Errors: OSError.
     """

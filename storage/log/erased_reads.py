@@ -15,8 +15,9 @@ from typing import Final
 from lowtide.protocol.batch_rewriting import without_records
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.records import check_crc, read_batch_header
+from lowtide.protocol.records import BatchHeader, check_crc, read_batch_header
 from lowtide.protocol.types import FilePosition, Offset
+from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.errors import DamagedSegmentError
 from lowtide.storage.log.log_erasures import LogErasures, RewrittenBatches
 from lowtide.storage.log.segments.segment import Segment
@@ -117,24 +118,30 @@ class ErasedReads:
                 break
             left = self._rewritten.get(place.base_offset)
             if left is None:
-                left = self._rewritten.add(place.base_offset, self._left(segment, place))
+                batch = segment.read_batch(place.position, place.size)
+                _, part = without_erased(segment.path, place.position, batch, self._hidden)
+                left = self._rewritten.add(place.base_offset, bytes(part))
             if not seeks_records or read_batch_header(left).record_count:
                 parts.append(left)
             next_offset = place.last_offset + 1
             place = place_at(segment, batch_end) if batch_end < end else None
         return b"".join(parts), next_offset
 
-    def _left(self, segment: Segment, place: BatchPlace) -> bytes:
-        batch = segment.read_batch(place.position, place.size)
-        try:
-            header = read_batch_header(batch)
-            if not check_crc(batch, 0, header):
-                raise DamagedSegmentError(segment.path, f"the CRC of the batch at byte {place.position} is wrong")
-            return bytes(
-                without_records(header, batch, self._hidden, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
-            )
-        except ProtocolError as error:
-            raise DamagedSegmentError(segment.path, f"the batch at byte {place.position}: {error}") from error
+
+def without_erased(
+    path: str, position: FilePosition, batch: Buffer, erased: OffsetRanges
+) -> tuple[BatchHeader, Buffer]:
+    """Returns the header of the batch at a position of a file, and the batch without the records at `erased` offsets.
+
+    If it has none of these, it is the same object. Errors: DamagedSegmentError, also if the CRC is wrong.
+    """
+    try:
+        header = read_batch_header(batch)
+        if not check_crc(batch, 0, header):
+            raise DamagedSegmentError(path, f"the CRC of the batch at byte {position} is wrong")
+        return header, without_records(header, batch, erased, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
+    except ProtocolError as error:
+        raise DamagedSegmentError(path, f"the batch at byte {position}: {error}") from error
 
 
 def around_erased(

@@ -352,14 +352,14 @@ class Log(LogOffsets):
         if offset < self.log_start_offset or offset > self.log_end_offset:
             return READ_OUT_OF_RANGE
         reader: SegmentList | ErasedReads = self.segments
-        if self.erasures.pending:
+        if self.erasures.filters_reads:
             reader, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         if offset >= end_offset or offset == self.log_end_offset:
             return NOTHING_READ
         return reader.read(offset, max_bytes, end_offset, self.log_end_offset, minimum_one_batch, seeks_records)
 
     def aborted_transactions(self, read: FileSlice, offset: Offset, end_offset: Offset) -> list[CompletedTransaction]:
-        """Returns those with records in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
+        """Returns those aborted in a slice from `offset` to `end_offset` (exclusive), and maybe a few others."""
         aborted, segments = self.files.aborted, self.segments
         if not aborted.bases:
             return []
@@ -373,7 +373,7 @@ class Log(LogOffsets):
 
     def bytes_between(self, offset: Offset, end_offset: Offset, limit: int) -> int:
         """Counts the bytes of unerased records up to `end_offset` (exclusive), no further than about `limit`."""
-        if self.erasures.pending:
+        if self.erasures.filters_reads:
             offset = self.erasures.hidden(self.high_watermark).next_outside(offset)
             _, end_offset = around_erased(self.segments, self.erasures, self.high_watermark, end_offset)
         return self.segments.bytes_between(offset, end_offset, self.log_end_offset, limit)

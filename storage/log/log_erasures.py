@@ -26,7 +26,7 @@ from lowtide.protocol.compression import Buffer
 from lowtide.protocol.erasure_record import ErasureRecord, read_erasure
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
-from lowtide.protocol.types import LeaderEpoch, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import DamagedSegmentError
 
@@ -111,12 +111,15 @@ class LogErasures:
         "_durable_changes",
         "_hidden",
         "_in_effect",
+        "acknowledged",
         "changes",
         "deleted_to",
         "dirty",
+        "filters_reads",
         "known",
         "pending",
         "rewritten",
+        "withheld",
     )
 
     def __init__(self, known: Iterable[KnownErasure] = (), *, dirty: bool = False) -> None:
@@ -132,6 +135,12 @@ class LogErasures:
         self.deleted_to: Offset = 0
         """Records below it are not stored again: they were deleted and erased, or may have been before the last stop.
         """
+        self.acknowledged: tuple[Offset, LeaderEpoch] = (0, NO_LEADER_EPOCH)
+        """Where the partition's last acknowledged erasure ends (exclusive), and its leader epoch."""
+        self.filters_reads = False
+        """Whether reads differ from what is in the files."""
+        self.withheld = False
+        """Whether an acknowledged erasure may be missing in the log, so that consumers may read nothing."""
         self.rewritten = RewrittenBatches()
         """Of what is hidden now."""
         self._hidden = NO_OFFSETS
@@ -166,7 +175,13 @@ class LogErasures:
 
     def _select(self) -> None:
         self.pending = [each for each in self.known if each.left]
+        self.filters_reads = self.withheld or bool(self.pending)
         self._in_effect = -1
+
+    def withhold(self, *, withheld: bool) -> None:
+        """Hides everything from consumers, or no longer."""
+        self.withheld = withheld
+        self.filters_reads = withheld or bool(self.pending)
 
     # Reading
 
@@ -186,6 +201,8 @@ class LogErasures:
         An erasure above the high watermark may have been acknowledged by an earlier leader, or be truncated. Its
         records are neither served nor skipped until that is known.
         """
+        if self.withheld:
+            return 0
         for each in reversed(self.pending):
             if each.end_offset <= high_watermark:
                 break

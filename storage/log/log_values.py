@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -19,6 +20,8 @@ from lowtide.storage.log.validation.validation_rules import (
 )
 
 _NEVER: Final = 2**63 - 1
+_LAST_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999, after which there are no dates."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,20 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether deleted records are erased without a request."""
     lowtide_erasure_key_filter: str = "search"
     """Whether searches build filters of the keys of closed segments ("search") or not ("none")."""
+    lowtide_hold_reason: str = ""
+    lowtide_hold_until: int = -1
+    """Until this wall-clock time nothing is deleted, compacted or erased; -1 is no hold."""
+
+    def is_held(self, now_ms: int) -> bool:
+        """Returns whether the topic is held, so that nothing of it may be deleted, compacted or erased now."""
+        return now_ms < self.lowtide_hold_until
+
+    @property
+    def hold_sentence(self) -> str:
+        """Says that the topic is held, until when, and why."""
+        until = datetime.fromtimestamp(min(self.lowtide_hold_until, _LAST_MS) / 1000, UTC)
+        reason = f": {self.lowtide_hold_reason}" if self.lowtide_hold_reason else ""
+        return f"The topic is held until {until:%Y-%m-%dT%H:%M:%SZ}{reason}."
 
     @property
     def asks_for_flushes(self) -> bool:

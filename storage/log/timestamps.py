@@ -50,6 +50,10 @@ BATCHES_AT_ONCE: Final = 2_000
 _INT64: Final = 2**63 - 1
 
 
+_HIDDEN_AT_ONCE: Final = 16
+"""How many batches with erased records a search looks into, until their segments are rewritten."""
+
+
 class TimestampedOffset(msgspec.Struct, gc=False):
     """A record that a search by timestamp found."""
 
@@ -91,9 +95,16 @@ def search_timestamp(log: Log, timestamp_ms: int, start_offset: Offset = 0) -> F
     """Returns the first record at or above the log start and `start_offset` with at least that timestamp.
 
     Returns None if there is none; the result may also tell how to continue. Unlike in Kafka, a segment whose newest
-    records are deleted doesn't end the search; it continues in the next segment. Errors: StorageError.
+    records are deleted doesn't end the search; it continues in the next segment. Records that an erasure in effect
+    names are skipped. Errors: StorageError.
     """
-    return _search_from(log.segments, timestamp_ms, max(start_offset, log.log_start_offset))
+    start_offset, hidden = max(start_offset, log.log_start_offset), log.erasures.hidden(log.high_watermark)
+    for _ in range(_HIDDEN_AT_ONCE):
+        found = _search_from(log.segments, timestamp_ms, start_offset)
+        if not isinstance(found, TimestampedOffset) or not hidden.contains(found.offset):
+            return found
+        start_offset = hidden.next_outside(found.offset)
+    return SearchOn(start_offset)
 
 
 def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset) -> Found:
@@ -124,9 +135,14 @@ def search_max_timestamp(log: Log, start_offset: Offset = 0, largest: Timestampe
 
     Returns None if there is none; the result may also tell how to continue, with `start_offset` and `largest` of the
     next call. Unlike in Kafka, a deleted record is never the answer, even if its bytes are still there: the segment at
-    the log start is read from there on, if its largest timestamp may be the answer. Errors: StorageError.
+    the log start is read from there on, if its largest timestamp may be the answer. If an erasure in effect names the
+    record, the answer is the next one with that timestamp, perhaps the erasure; None if there is none. Errors:
+    StorageError.
     """
-    return _search_largest(log.segments, log.log_start_offset, start_offset, largest)
+    found = _search_largest(log.segments, log.log_start_offset, start_offset, largest)
+    if isinstance(found, TimestampedOffset) and log.erasures.hidden(log.high_watermark).contains(found.offset):
+        return search_timestamp(log, found.timestamp, found.offset + 1)
+    return found
 
 
 def _search_largest(
@@ -209,10 +225,11 @@ def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: 
 def find_in_batch(
     content: Buffer, timestamp_ms: int | None, start_offset: Offset, room: DecompressionRoom | None = None
 ) -> TimestampedOffset | None:
-    """Returns the first record from `start_offset` on with at least that timestamp; if None, the one with the largest.
+    """Returns the first record at or above `start_offset` whose timestamp is at least `timestamp_ms`.
 
-    A thread passes `room` to decompress into. Without it the event loop waits, and records that take long raise
-    DecompressedTooLargeError. Errors: ProtocolError for an unsound batch.
+    If `timestamp_ms` is None, it returns the record with the largest timestamp. A worker thread passes `room` to
+    decompress into. The event loop passes none; then large batches raise DecompressedTooLargeError. Errors:
+    ProtocolError for an unsound batch.
     """
     header = read_batch_header(content)
     payload: Buffer = memoryview(content)[RECORD_BATCH_OVERHEAD : header.size_bytes]

@@ -20,7 +20,7 @@ from lowtide.storage.log_start.journal_reading import JournalDamageError, decode
 
 
 def repair_hint(directory: str) -> str:
-    """Returns the end of every sentence about damage: the repair command."""
+    """Returns the end of each message about damage, which names the repair command."""
     return f"nothing was changed; `lowtide repair-log-start --log-dir {directory}` shows what can be saved and saves it"
 
 

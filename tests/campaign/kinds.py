@@ -177,6 +177,7 @@ KINDS = (
             "tests/chaos/test_etcd_broker.py",
             "tests/chaos/test_moves_between_directories.py",
             ROUNDS="5",
+            CLUSTER_ROUNDS="5",
         ),
         (*SERVED, "runtime"),
         counted=KILLED,

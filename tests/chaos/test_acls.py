@@ -270,6 +270,7 @@ def kafka_python(admin: KafkaAdminClient) -> None:
     assert [str(each) for each in deleted[1]] == [str(made)]
 
 
+@pytest.mark.slow
 def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
     """CLUSTER_ACTION is enough to replicate and to forward requests that the client itself may make."""
     with LowtideCluster(brokers=3, data_directory=tmp_path, config=OPEN) as cluster:

@@ -397,7 +397,8 @@ def lose_metadata(directory: Path, *, leave_empty: bool) -> None:
         (directory / METADATA_FILE).touch()
 
 
-@pytest.mark.parametrize("leave_empty", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["removed", "empty"])
+@pytest.mark.slow
+@pytest.mark.parametrize("leave_empty", [False, True], ids=["removed", "empty"])
 def test_lost_metadata_are_refused_unless_the_operator_wants_the_topics_as_they_are(
     left: LeftDirectory, leave_empty: bool
 ) -> None:

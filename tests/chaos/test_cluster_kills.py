@@ -2,8 +2,8 @@
 deleting.
 
 Nothing acknowledged with acks=all is lost, no record below an acknowledged delete is served again by any broker, no
-offset has two values, and brokers that could answer did so in time. `ROUNDS=n` injects more faults, `SEEDS=n` draws
-more rows of them for a closed cluster.
+offset has two values, and brokers that could answer did so in time. `CLUSTER_ROUNDS=n` injects more faults, `SEEDS=n`
+draws more rows of them for a closed cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .security import CLIENT, Security
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-ROUNDS = int(os.environ.get("ROUNDS", "1"))
+ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "1"))
 TOPIC = "struck"
 RULED = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",

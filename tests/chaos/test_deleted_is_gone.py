@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 TOPIC = "gone"
 MARKER = b"-this-was-deleted-"
 KEPT = b"-this-is-kept-"
-ROUNDS = 3
+ROUNDS = 2
 BATCHES = 30
 
 

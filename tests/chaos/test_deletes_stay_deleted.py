@@ -270,6 +270,7 @@ async def test_a_returning_follower_asked_directly(cluster: ClusterProcesses) ->
 # ---------------------------------------------------------------------- a follower that is silent
 
 
+@pytest.mark.slow
 async def test_one_follower_frozen(cluster: ClusterProcesses) -> None:
     """The response of a delete meanwhile, and its response when the follower is fenced, also on an idle partition."""
     await cluster.create_topic(TOPIC, [[1, 2, 3]])

@@ -103,6 +103,7 @@ def test_data_stay_in_the_given_directory(tmp_path: Path) -> None:
     assert (tmp_path / "lowtide-metadata.sqlite").exists()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_reported_with_a_message(tmp_path: Path) -> None:
     with running("--brokers", "1", "--data", str(tmp_path / "one")) as (_, bootstrap, _data):
         port = bootstrap.rpartition(":")[2]

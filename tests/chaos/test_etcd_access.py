@@ -248,6 +248,7 @@ async def test_certificates_on_both_sides(sealed: tuple[str, Certificates]) -> N
             await etcd_store.EtcdStore.open([endpoint], access=access, prefix=PREFIX, timeout_s=1.0)
 
 
+@pytest.mark.slow
 async def test_a_broker_speaks_tls_and_keeps_to_its_prefix(tmp_path: Path, sealed: tuple[str, Certificates]) -> None:
     """The command's options name the etcd. A second cluster has another prefix, and neither affects the other."""
     endpoint, certificates = sealed

@@ -233,6 +233,7 @@ async def test_a_broker_that_slept_acknowledges_nothing_before_it_is_registered_
         await scene.broker.kill()
 
 
+@pytest.mark.slow
 async def test_no_log_directory_is_special(tmp_path: Path, etcd: EtcdProcess) -> None:
     """Without metadata in it the first directory may fail too: at a start, and while the broker runs."""
     first, second = tmp_path / "first", tmp_path / "second"

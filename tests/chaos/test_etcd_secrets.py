@@ -115,7 +115,12 @@ def test_a_wrong_authority_and_an_etcd_that_is_not_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "address", ["etcd://ann:{}@127.0.0.1:1", "etcd://127.0.0.1:1,ann:{}@localhost:2/east", "http://ann:{}@127.0.0.1:1"]
+    "address",
+    [
+        "etcd://ann:{}@127.0.0.1:1",
+        pytest.param("etcd://127.0.0.1:1,ann:{}@localhost:2/east", marks=pytest.mark.slow),
+        pytest.param("http://ann:{}@127.0.0.1:1", marks=pytest.mark.slow),
+    ],
 )
 def test_a_password_in_the_address(tmp_path: Path, address: str) -> None:
     refused = run_to_end(serve_command(tmp_path, metadata=address.format(MARKER)))

@@ -41,21 +41,23 @@ DELETE = ("lowtide-delete-records", "--version")
 FIRST = "lowtide.cli.own_commands"
 MOMENTS = [
     (SERVE, FIRST, INT),
-    (SERVE, "lowtide.cli.streams", INT),
-    (SERVE, "socket", INT),
+    pytest.param(SERVE, "lowtide.cli.streams", INT, marks=pytest.mark.slow),
+    pytest.param(SERVE, "socket", INT, marks=pytest.mark.slow),
     (SERVE, "lowtide.cli.serve", TERM),
-    (SERVE, "asyncio", INT),
-    (SERVE, "lowtide.broker.lifecycle.broker", INT),
+    pytest.param(SERVE, "asyncio", INT, marks=pytest.mark.slow),
+    pytest.param(SERVE, "lowtide.broker.lifecycle.broker", INT, marks=pytest.mark.slow),
     (SERVE, "lowtide.broker.lifecycle.running", TERM),
     (SERVE, "lowtide.runtime.serving_loop", INT),
-    ((*SERVE, "--processes", "2"), "lowtide.broker.lifecycle.supervisor.supervisor", INT),
+    pytest.param(
+        (*SERVE, "--processes", "2"), "lowtide.broker.lifecycle.supervisor.supervisor", INT, marks=pytest.mark.slow
+    ),
     (LIST, FIRST, INT),
-    (LIST, "typer", INT),
-    (LIST, "lowtide.cli.topics", INT),
+    pytest.param(LIST, "typer", INT, marks=pytest.mark.slow),
+    pytest.param(LIST, "lowtide.cli.topics", INT, marks=pytest.mark.slow),
     (LIST, "lowtide.cli.call", TERM),
     (VERSION, FIRST, INT),
     (DELETE, "lowtide.cli.delete_records_tool", INT),
-    (DELETE, "lowtide.admin.client", INT),
+    pytest.param(DELETE, "lowtide.admin.client", INT, marks=pytest.mark.slow),
 ]
 """The command, the module at whose import the signal comes, and the signal."""
 

@@ -141,7 +141,7 @@ class Log:
         return False
 
 
-@pytest.fixture(params=["disk", "tmpfs"])
+@pytest.fixture(params=["disk", pytest.param("tmpfs", marks=pytest.mark.slow)])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "disk":
         yield tmp_path / "log"

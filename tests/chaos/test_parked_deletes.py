@@ -93,6 +93,7 @@ async def led_by_1(cluster: ClusterProcesses, replicas: list[int]) -> None:
     cluster.links[3, 1].hold_requests()
 
 
+@pytest.mark.slow
 async def test_leadership_moved_under_a_parked_delete(cluster: ClusterProcesses) -> None:
     """The client learns at once that another broker leads.
 

@@ -188,6 +188,7 @@ def half_acknowledged(several: SeveralProcesses) -> RecordWriter:
     return written
 
 
+@pytest.mark.slow
 def test_the_supervisor_is_killed(tmp_path: Path) -> None:
     """Its brokers stop by themselves, in order. The next start waits for them, and has all acknowledged records."""
     with SeveralProcesses(tmp_path, 2) as several:

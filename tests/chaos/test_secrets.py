@@ -96,8 +96,11 @@ async def test_a_broker_keeps_its_secrets(tmp_path: Path) -> None:
     "settings",
     [
         (LISTENERS, f"{JAAS}=no.such.LoginModule required password={MARKER};"),
-        (LISTENERS, f'{JAAS}={PLAIN} user_b="{MARKER}'),
-        ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/no/such/file", f"ssl.keystore.password={MARKER}"),
+        pytest.param((LISTENERS, f'{JAAS}={PLAIN} user_b="{MARKER}'), marks=pytest.mark.slow),
+        pytest.param(
+            ("listeners=SSL://127.0.0.1:0", "ssl.keystore.location=/no/such/file", f"ssl.keystore.password={MARKER}"),
+            marks=pytest.mark.slow,
+        ),
         (
             "listeners=SSL://127.0.0.1:0",
             "ssl.keystore.type=PEM",

@@ -204,6 +204,7 @@ def test_a_missing_directory_of_the_metadata_is_no_new_broker(disks: Disks, dama
     run(main)
 
 
+@pytest.mark.slow
 def test_directories_that_fail_one_by_one(disks: Disks) -> None:
     """The others continue; without the first directory, which has the metadata, the broker stops."""
     lost = partitions_in(disks.paths[1], TOPIC) + partitions_in(disks.paths[2], TOPIC)

@@ -84,6 +84,7 @@ def test_a_setting_that_each_broker_must_have_alone_is_refused() -> None:
         LowtideCluster(brokers=2, config={"log.dirs": "/tmp"}).start()
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_cluster_uses_is_refused_and_left_alone(tmp_path: Path) -> None:
     with LowtideCluster(brokers=2, data_directory=tmp_path) as first:
         with pytest.raises(Exception, match="another process uses this folder"):

@@ -49,6 +49,7 @@ async def test_nothing_is_lost_or_comes_back_over_many_kills(tmp_path: Path) -> 
         await broker.process.kill()
 
 
+@pytest.mark.slow
 async def test_the_checker_detects_a_lost_record(tmp_path: Path) -> None:
     """The check can fail: it detects missing records when the end of a killed broker's log is cut off."""
     broker = LoadedBroker(tmp_path / "log", SEED, rounds=ROUNDS)

@@ -72,7 +72,14 @@ def with_tokens(files: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("way", ["mutual TLS", "SASL over TLS", "tokens over TLS"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("mutual TLS", marks=pytest.mark.slow),
+        "SASL over TLS",
+        pytest.param("tokens over TLS", marks=pytest.mark.slow),
+    ],
+)
 def test_brokers_log_in_and_replicate(files: Path, way: str) -> None:
     if way == "tokens over TLS":
         settings = config(files, "SASL_SSL", **with_tokens(files))

@@ -51,7 +51,13 @@ KEYS_OF_PROPOSALS = {  # KIP-47, KIP-68
     "retention.commitoffset.minutes",
     "retention.commitoffset.ms",
 }
-OWN_KEYS = {"lowtide.delete.erase", "lowtide.erasure.key.filter", "lowtide.retention.commitoffset.groups"}
+OWN_KEYS = {
+    "lowtide.delete.erase",
+    "lowtide.erasure.key.filter",
+    "lowtide.hold.reason",
+    "lowtide.hold.until",
+    "lowtide.retention.commitoffset.groups",
+}
 
 DELETION_KEYS = {
     "cleanup.policy": "compact,delete",

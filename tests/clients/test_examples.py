@@ -69,7 +69,9 @@ def test_an_example_at_a_cluster(name: str, lowtide_cluster: SimpleNamespace, tm
     )
 
 
-@pytest.mark.parametrize("name", BY_THEMSELVES)
+@pytest.mark.parametrize(
+    "name", [name if name == "three_brokers" else pytest.param(name, marks=pytest.mark.slow) for name in BY_THEMSELVES]
+)
 def test_an_example_by_itself(name: str, tmp_path: Path):
     assert BY_THEMSELVES[name] in lines_of([sys.executable, str(EXAMPLES / f"{name}.py")], cwd=tmp_path)
 

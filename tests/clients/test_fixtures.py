@@ -42,7 +42,7 @@ def blocks(page: str) -> list[str]:
     ("page", "fixture", "test"),
     [
         ("testing.md", "def lowtide_config", CONFIGURED),
-        ("from-testcontainers.md", "def bootstrap_servers", FROM_A_CONTAINER),
+        pytest.param("from-testcontainers.md", "def bootstrap_servers", FROM_A_CONTAINER, marks=pytest.mark.slow),
     ],
 )
 def test_a_project_configures_its_brokers(tmp_path: Path, page: str, fixture: str, test: str) -> None:

@@ -74,6 +74,7 @@ def test_a_rate_above_the_limit_is_throttled() -> None:
     against({"lowtide.partitions.created.per.second": "1"}, scenario)
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_not_counted() -> None:
     """One request for two thousand million partitions would have kept all clients from creating any for days."""
 
@@ -119,6 +120,7 @@ def test_a_thousand_topics_in_one_request_are_created() -> None:
     against({}, scenario)
 
 
+@pytest.mark.slow
 def test_one_metadata_request_creates_a_limited_number_of_topics() -> None:
     """The rows are those of topics that do not exist yet: a client may repeat the request at any time."""
 

@@ -143,6 +143,7 @@ def test_a_mechanism_that_is_added_can_be_logged_in_with_at_once(world: World) -
     assert world.plain("geheim-1") == 0
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_is_taken_away_is_refused(world: World) -> None:
     """A connection on which its client is logged in stays, and a login that has begun ends."""
     with world.frames() as inside, world.frames() as early, world.frames() as half:
@@ -159,6 +160,7 @@ def test_a_mechanism_that_is_taken_away_is_refused(world: World) -> None:
     assert world.logs_in("PLAIN", "geheim-1")
 
 
+@pytest.mark.slow
 def test_a_login_again_is_by_what_holds_then() -> None:
     with LowtideCluster(config=CONFIG | {"connections.max.reauth.ms": "3600000"}) as cluster:
         world = World(cluster)
@@ -195,6 +197,7 @@ def test_a_changed_password_holds_for_new_logins_and_after_a_restart(tmp_path: P
         assert world.plain("geheim-2") == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+@pytest.mark.slow
 def test_a_bad_value_is_refused_and_changes_nothing(world: World) -> None:
     world.refuses({ENABLED: "PLAIN,GSSAPI"}, "Kerberos", "allowed are PLAIN")
     world.refuses({ENABLED: ""}, "none is not a supported mechanism")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,11 @@ from .driver_confluent import Confluent
 from .open_clients import OPEN_CONSUMERS, OPEN_PRODUCERS, kcat_value
 
 TOPIC = "restarted"
+
+
+def mostly_slow(names: Iterable[str], name: str) -> list[Any]:
+    """Returns the names as parameters: `make test` runs one of them, each test that of another client."""
+    return [each if each == name else pytest.param(each, marks=pytest.mark.slow) for each in names]
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def values(cluster: LowtideCluster, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("idempotent", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "idempotent"])
-@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+@pytest.mark.parametrize("name", mostly_slow(OPEN_PRODUCERS, "confluent-kafka"))
 def test_a_producer_that_was_open_before_the_restart_continues_after_it(
     cluster: LowtideCluster, name: str, idempotent: bool
 ) -> None:
@@ -51,7 +57,7 @@ def test_a_producer_that_was_open_before_the_restart_continues_after_it(
     assert values(cluster, 6) == [record.value for record in numbered(0, 6)]
 
 
-@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+@pytest.mark.parametrize("name", mostly_slow(OPEN_PRODUCERS, "kafka-python"))
 def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record_once(
     cluster: LowtideCluster, name: str
 ) -> None:
@@ -78,7 +84,7 @@ def test_an_idempotent_producer_that_sends_during_the_restart_writes_each_record
     assert values(cluster, sent) == [record.value for record in numbered(0, sent)]
 
 
-@pytest.mark.parametrize("name", OPEN_PRODUCERS)
+@pytest.mark.parametrize("name", mostly_slow(OPEN_PRODUCERS, "kcat"))
 def test_an_idempotent_producer_whose_records_were_deleted_continues(cluster: LowtideCluster, name: str) -> None:
     """A partition without records still has its producers' state, before and after the restart."""
     other = Confluent(cluster.bootstrap)
@@ -94,7 +100,7 @@ def test_an_idempotent_producer_whose_records_were_deleted_continues(cluster: Lo
     assert other.offsets(TOPIC, [0]) == {0: (6, 9)}
 
 
-@pytest.mark.parametrize("name", OPEN_CONSUMERS)
+@pytest.mark.parametrize("name", mostly_slow(OPEN_CONSUMERS, "aiokafka"))
 def test_a_consumer_that_was_open_before_the_restart_continues_after_it(cluster: LowtideCluster, name: str) -> None:
     """The fetch session was lost with the broker."""
     other = Confluent(cluster.bootstrap)

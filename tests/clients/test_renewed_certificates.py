@@ -92,6 +92,7 @@ def test_a_key_store_is_set_and_read_again(world: World) -> None:
     world.secure.list_topics(timeout=10)
 
 
+@pytest.mark.slow
 def test_a_store_with_a_password_that_nobody_is_shown(world: World) -> None:
     folder, secret = world.folder, BestAvailableEncryption(b"geheim")
     issue(world.authority, folder, file="second.pem")
@@ -113,6 +114,7 @@ def test_a_store_with_a_password_that_nobody_is_shown(world: World) -> None:
     assert not described[LOCATION].is_read_only
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_refused_and_changes_nothing(world: World) -> None:
     folder = world.folder
     (folder / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n")
@@ -138,6 +140,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(world: World) -> Non
     assert shown_serial(world.port) == serial_of(folder / "more.pem")
 
 
+@pytest.mark.slow
 def test_another_subject_where_it_is_allowed(tmp_path: Path) -> None:
     with started(tmp_path, **{"ssl.allow.dn.changes": "true", f"{PREFIX}ssl.allow.san.changes": "true"}) as world:
         issue(world.authority, tmp_path, "127.0.0.1", file="other.pem", common_name="another")

@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,13 +18,23 @@ STOP_LIMIT_S = 120.0
 class LowtideProcess:
     """One broker process on `directory`. Used as `with`: at the end it is stopped, and must have reported no fault."""
 
-    def __init__(self, directory: Path, *, after_kill: bool = False, **settings: str) -> None:
-        """With `after_kill` it may report a batch that was cut off because it was not written whole."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        after_kill: bool = False,
+        program: Sequence[str] = ("-m", "lowtide.cli.main"),
+        **settings: str,
+    ) -> None:
+        """With `after_kill` it may report a batch that was cut off because it was not written whole.
+
+        `program` is what Python runs.
+        """
         given = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)} | {
             key.replace("_", "."): settings[key] for key in settings
         }
         words = (word for key, value in given.items() for word in ("--set", f"{key}={value}"))
-        self._command = [sys.executable, "-m", "lowtide.cli.main", "serve", *words]
+        self._command = [sys.executable, *program, "serve", *words]
         self._ready: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._complaints: list[str] = []
         self._killed = False

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.records import BatchHeader
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage import errors
 from lowtide.storage.compaction import erasing, log_cleaning
@@ -114,12 +113,12 @@ def a_hole_is_made_under_a_slice(patch: Patch) -> None:
 
 def an_erasure_takes_a_record_that_is_kept(patch: Patch) -> None:
     """The first record that stays goes with those that were deleted."""
-    original = erasing.without_records
+    original = erasing.without_erased
 
-    def without_records(header: BatchHeader, batch: Any, erased: OffsetRanges, **limits: int) -> Any:
-        return original(header, batch, OffsetRanges((first, last + 1) for first, last in erased), **limits)
+    def without_erased(path: str, position: int, batch: Any, erased: OffsetRanges) -> Any:
+        return original(path, position, batch, OffsetRanges((first, last + 1) for first, last in erased))
 
-    patch.setattr(erasing, "without_records", without_records)
+    patch.setattr(erasing, "without_erased", without_erased)
 
 
 PLANTS: Final = [

@@ -258,7 +258,7 @@ def leader_only_waits_for_no_disk(patch: Patch) -> None:
 
     def settle(self: Any, row: Any, now_ms: int, *, may_act: bool) -> None:
         original(self, row, now_ms, may_act=may_act)
-        if not row.done and self._leader_only:
+        if not row.done and self.asked.leader_only:
             row.done, row.low_watermark, row.log_start_offset = True, 0, row.offset
 
     patch.setattr(DelayedDeleteRecords, "_settle", settle)

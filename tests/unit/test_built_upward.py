@@ -28,6 +28,7 @@ FOLDERS = (
     "simulation",
     "storage",
     "testing",
+    "verification",
 )
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 

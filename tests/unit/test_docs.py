@@ -104,7 +104,7 @@ def test_files_that_pages_name_exist():
     """`storage/log/log.py` in a page is a file."""
     for page in PAGES:
         for name in re.findall(
-            r"`((?:admin|broker|cli|console|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|demo)/[\w/]+\.\w+)`",
+            r"`((?:admin|broker|cli|console|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|verification|demo)/[\w/]+\.\w+)`",
             page.read_text(),
         ):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
@@ -162,6 +162,7 @@ def test_methods_that_pages_name_without_a_module_exist():
         "simulation",
         "storage",
         "testing",
+        "verification",
     )
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
     pages = [page for page in PAGES if page.name != "configuration.md"]
@@ -206,6 +207,7 @@ def test_modules_in_the_tables_of_rooms_exist():
         "simulation",
         "storage",
         "testing",
+        "verification",
     )
     modules = {path.stem for folder in folders for path in (ROOT / folder).rglob("*.py")}
     named = [

@@ -86,6 +86,9 @@ PURE_MODULES = (
     "storage/log/validation/validator.py",
     "storage/log/producers/verifications.py",
     "storage/log_start/journal_format.py",
+    "verification/history.py",
+    "verification/judge.py",
+    "verification/operations.py",
 )
 EXCEPTIONS = {
     ("protocol/native/__init__.py", "os"),  # LOWTIDE_PURE selects the form of the walk.

@@ -24,7 +24,7 @@ FOLDERS = (
     "protocol",
     "replication",
 )
-FOLDERS += ("runtime", "simulation", "storage", "testing", "tests", ".ci")
+FOLDERS += ("runtime", "simulation", "storage", "testing", "tests", "verification", ".ci")
 TEXTS = {".py", ".c", ".h", ".md", ".toml", ".txt", ".cfg", ".sh", ".json", ".java", ""}
 
 OUTSIDE_PATH = re.compile(r"(?<![\w.:/])/(?:home|root|Users|work|mnt|srv)/[\w.-]+")

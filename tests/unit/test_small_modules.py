@@ -24,6 +24,7 @@ FOLDERS = (
     "simulation",
     "storage",
     "testing",
+    "verification",
 )
 LINES_MAX = 60
 
@@ -56,7 +57,6 @@ SMALL: set[str] = {
     "console/views.py",
     "protocol/key_hash.py",
     "replication/unregistration.py",
-    "runtime/child_process.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 

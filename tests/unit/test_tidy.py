@@ -26,6 +26,7 @@ FOLDERS = (
     "simulation",
     "storage",
     "testing",
+    "verification",
 )
 UNSHIPPED = ("simulation",)
 """Folders of the package that are only in this repository: in no wheel and no source archive."""

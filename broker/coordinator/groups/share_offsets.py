@@ -248,7 +248,7 @@ class ShareOffsets:
     async def _finish(
         self, shard: Shard[Groups], group_id: str, decide: Callable[[Effects], ErrorCode | None]
     ) -> ErrorCode:
-        """Records what has happened, and lets the group take members again."""
+        """Unlocks the group for new members and records the result. Returns an error, or NONE once it is committed."""
         shard.state.shares.states.unlock(group_id)
         if shard.unloaded:
             return ErrorCode.NOT_COORDINATOR

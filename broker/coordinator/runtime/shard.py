@@ -67,7 +67,7 @@ class CoordinatorState(Protocol):
         """Applies a record or a marker that was just appended."""
 
     def on_loaded(self, effects: Effects) -> None:
-        """Starts what a loaded shard does by itself. Called when all its records are applied."""
+        """Starts the timers of a loaded shard. Called when all its records are applied."""
 
     def on_unloaded(self, effects: Effects) -> None:
         """Ends it. Called when another broker coordinates the shard."""

@@ -131,7 +131,7 @@ class StreamsTargets:
     def _on_computed(
         self, group: StreamsGroup, epoch: int, made: dict[str, Tasks] | BaseException, effects: Effects
     ) -> None:
-        """Asks for the records of a target, without members that have left since. Others wait for the next target."""
+        """Adds the records of a computed target, except for members that have left. New ones wait for the next."""
         self._computing.discard(group.group_id)
         is_gone = self._by_id.get(group.group_id) is not group or epoch <= group.target_epoch
         if isinstance(made, BaseException) or is_gone:
@@ -174,7 +174,7 @@ class StreamsTargets:
     def _keep(
         decision: StreamsDecision, epoch: int, made: Mapping[str, Tasks], wall_ms: int, known: Mapping[str, Tasks]
     ) -> None:
-        """Asks for the records of a target that differ from the known one."""
+        """Adds the records of those members whose target differs from the known one."""
         for member_id, tasks in made.items():
             if tasks != known.get(member_id):
                 decision.keep(StreamsRecordType.TARGET, member_id, target_record(tasks))

@@ -286,10 +286,11 @@ class _Configuration:
 
 
 def _repartition_counts(rows: Collection[Subtopology], partitions_of: Callable[[str], int | None]) -> dict[str, int]:
-    """Returns the number of partitions of each repartition topic: the most of those that its writer reads.
+    """Returns the number of partitions of each repartition topic: the largest among the topics that its writer reads.
 
-    Kafka visits all subtopologies again and again. Each decides the topics that it writes at the first visit where it
-    reads a topic whose number is known. The heap has these visits, by round and place, so each subtopology comes once.
+    Kafka visits all subtopologies repeatedly. A subtopology decides the topics that it writes at the first visit at
+    which it reads a topic whose number is known. The heap holds these visits by round and place, so that each
+    subtopology is visited once.
     Errors: an invalid topology, if a topic has no number.
     """
     counts = {

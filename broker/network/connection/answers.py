@@ -53,7 +53,7 @@ class AnswerSlot(msgspec.Struct, eq=False):
     answered_ns: int = 0
 
     def note_flushed(self, clock: RequestClock) -> None:
-        """Counts the times of a request that was parked; its response is sent now."""
+        """Records the times of a parked request whose response is sent now."""
         times, now_ns = self.times, clock.moment_ns
         if times is not None and self.answered_ns:
             times.local[(self.parked_ns - self.began_ns).bit_length()] += 1

@@ -17,6 +17,7 @@ itself. A refusal because the topic is unknown or not allowed is not kept: its n
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -180,7 +181,7 @@ class DeleteRecordsHandler(msgspec.Struct, frozen=True):
         client = context.connection
         asked = DeleteRequest(
             rows=[
-                checked_row(self.replicas, key, offset)
+                checked_row(self.replicas, key, offset, self.clock)
                 if allowed is None or key.topic in allowed
                 else DeleteRow(key=key, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, done=True)
                 for key, offset in offsets.items()
@@ -195,12 +196,15 @@ class DeleteRecordsHandler(msgspec.Struct, frozen=True):
         return DelayedDeleteRecords(self.replicas, self.clock, asked, self.recent).start()
 
 
-def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -> DeleteRow:
+def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset, clock: Clock) -> DeleteRow:
     """Returns the row of an accepted delete with its absolute offset, or of a refused one with its error."""
     partition = replicas.find(*key)
     if isinstance(partition, ErrorCode):
         return DeleteRow(key=key, error_code=partition, done=True)
     target = ErrorCode.INVALID_TOPIC_EXCEPTION if key.topic in INTERNAL_TOPICS else partition.check_delete(offset)
+    config = partition.log.config
+    if config.lowtide_hold_until > 0 and config.is_held(clock.wall_ms()) and not isinstance(target, ErrorCode):
+        target = ErrorCode.POLICY_VIOLATION
     if isinstance(target, ErrorCode):
         return DeleteRow(key=key, error_code=target, done=True)
     return DeleteRow(
@@ -215,17 +219,7 @@ def checked_row(replicas: ReplicaManager, key: TopicPartition, offset: Offset) -
 class DelayedDeleteRecords(DelayedOperation):
     """A DeleteRecords request that waits, first for its own disk, then for its followers."""
 
-    __slots__ = (
-        "_clock",
-        "_commit_deadline_ms",
-        "_leader_only",
-        "_pending",
-        "_queue",
-        "_recent",
-        "_replicas",
-        "_rows",
-        "asked",
-    )
+    __slots__ = ("_clock", "_commit_deadline_ms", "_pending", "_queue", "_recent", "_replicas", "_rows", "asked")
 
     def __init__(self, replicas: ReplicaManager, clock: Clock, asked: DeleteRequest, recent: RecentDeletes) -> None:
         """The timeout of the request begins now. `recent` notes the request when it ends."""
@@ -234,7 +228,6 @@ class DelayedDeleteRecords(DelayedOperation):
         self._recent = recent
         self.asked = asked
         self._rows = asked.rows
-        self._leader_only = asked.leader_only
         self._commit_deadline_ms = asked.deadline_ms = commit_deadline_ms(clock, asked.timeout_ms)
         super().__init__(self._commit_deadline_ms)
         self._queue = replicas.waiting.log_starts
@@ -250,8 +243,10 @@ class DelayedDeleteRecords(DelayedOperation):
         ]
         if increments:
             self._replicas.request_log_starts(increments)
-        if (not increments and self._settle_rows()) or not self._watch():
-            return self._end()  # What is to be journalled isn't durable yet, so nothing is settled in vain.
+        # What is to be journalled isn't durable yet, so nothing is settled in vain; but writing it may have failed.
+        may_settle = not increments or any(log.offline for log, _ in increments)
+        if (may_settle and self._settle_rows()) or not self._watch():
+            return self._end()
         self._pending.on_abandoned = self._forget
         return self._pending
 
@@ -277,7 +272,9 @@ class DelayedDeleteRecords(DelayedOperation):
         self._pending.fail()
 
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
-        """Returns the offset that each waiting partition must reach."""
+        """Returns the offset that each waiting partition must reach. One write makes all durable, so one will do."""
+        if self._queue is self._replicas.waiting.log_starts:
+            return islice(((row.key, row.offset) for row in self._rows if not (row.done or row.is_durable)), 1)
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
     def _watch(self) -> bool:
@@ -308,7 +305,7 @@ class DelayedDeleteRecords(DelayedOperation):
                 if not row.done:
                     waiting = True
                     durable = durable and row.is_durable
-        if waiting and durable and not self._leader_only and self._queue is self._replicas.waiting.log_starts:
+        if waiting and durable and not self.asked.leader_only and self._queue is self._replicas.waiting.log_starts:
             self._queue = self._replicas.waiting.deletes
             self.deadline_ms = self.asked.deadline_ms = min(self._commit_deadline_ms, now_ms + self.asked.timeout_ms)
         return not waiting
@@ -331,11 +328,11 @@ class DelayedDeleteRecords(DelayedOperation):
         if own < row.offset:
             return
         low_watermark = replicas.low_watermark(current)
-        if self._leader_only or (low_watermark >= row.offset and replicas.reports_log_starts):
+        if self.asked.leader_only or (low_watermark >= row.offset and replicas.reports_log_starts):
             row.done, row.low_watermark, row.log_start_offset = True, low_watermark, own
             if low_watermark >= row.offset:
                 row.replicated_ms = now_ms
-            if not self._leader_only and current.leadership is not None:
+            if not self.asked.leader_only and current.leadership is not None:
                 current.leadership.note_acknowledged(row.offset)
 
     def _end(self) -> DeleteRecordsResponse:
@@ -358,10 +355,8 @@ class DelayedDeleteRecords(DelayedOperation):
     def _result(self, row: DeleteRow) -> DeleteRecordsPartitionResult:
         low_watermark, log_start_offset = row.low_watermark, row.log_start_offset
         if not row.done and row.partition is not None:
-            low_watermark, log_start_offset = (
-                self._replicas.low_watermark(row.partition),
-                row.partition.log.log_start_offset,
-            )
+            low_watermark = self._replicas.low_watermark(row.partition)
+            log_start_offset = row.partition.log.log_start_offset
         return DeleteRecordsPartitionResult(
             partition_index=row.key.partition,
             low_watermark=low_watermark,

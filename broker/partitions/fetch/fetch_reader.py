@@ -22,6 +22,7 @@ from lowtide.broker.partitions.fetch.fetch_targets import (
     FetchTarget,
     read_records,
 )
+from lowtide.broker.partitions.fetch.records_only import read_records_only
 from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
@@ -191,7 +192,7 @@ class FetchReader:
                 target.follower = self._replicas.led.on_fetch(partition, fetch)
                 outcome.noted += target.follower is not None
             outcome.ends_wait = outcome.ends_wait or has_log_start_to_tell(target, partition)
-        return self._records_of(partition, target, rules, left, diverging, minimum_one_batch=outcome.read_bytes == 0)
+        return self._records_of(partition, target, rules, left, diverging, one=outcome.read_bytes == 0)
 
     def _records_of(
         self,
@@ -201,13 +202,12 @@ class FetchReader:
         left: int,
         diverging: EpochEndOffset | None,
         *,
-        minimum_one_batch: bool,
+        one: bool,
     ) -> PartitionData:
-        """Reads at an offset that is in range."""
+        """Reads at an offset that is in range; with `one` at least a batch, also beyond the limits."""
         log, offset = partition.log, target.fetch_offset
-        high_watermark = last_stable = log.high_watermark
-        if log.transactions.any:
-            last_stable = log.last_stable_offset
+        high_watermark = log.high_watermark
+        last_stable = log.last_stable_offset if log.transactions.any else high_watermark
         answer = PartitionData(
             partition_index=target.partition,
             error_code=ErrorCode.NONE,
@@ -233,14 +233,15 @@ class FetchReader:
             return answer
         # Clients of librdkafka take several answers in a row without a record for batches that are too large, and give
         # up. A follower needs the empty ones too.
-        maximum_bytes = min(target.partition_max_bytes, left)
-        seeks = not rules.is_follower
+        maximum_bytes, seeks = min(target.partition_max_bytes, left), not rules.is_follower
         try:
-            read = log.read(
-                offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=minimum_one_batch, seeks_records=seeks
+            read = (
+                read_records_only(log, target, answer, maximum_bytes, end_offset, one)
+                if seeks and target.log_start_offset >= 0 and log.erasures.known
+                else log.read(offset, maximum_bytes, end_offset=end_offset, minimum_one_batch=one, seeks_records=seeks)
             )
         except StorageError as error:
-            if minimum_one_batch or error.kind is not FailureKind.NO_RESOURCE:
+            if one or error.kind is not FailureKind.NO_RESOURCE:
                 raise
             return answer  # All files are open. The client asks for the rest, as at a limit of bytes.
         if read.error_code != ErrorCode.NONE:

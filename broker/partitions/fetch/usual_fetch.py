@@ -166,6 +166,8 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             log_start_offset = log.log_start_offset
             if not log_start_offset <= offset <= log.log_end_offset:
                 return None
+            if log.erasures.known and asked.log_start_offset >= 0:
+                return None  # See `records_only`.
             high_watermark = last_stable = log.high_watermark
             if log.transactions.any:
                 last_stable = log.last_stable_offset

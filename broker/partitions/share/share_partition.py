@@ -230,8 +230,8 @@ class SharePartition:
     def acknowledge(self, member_id: str, ranges: Sequence[AcknowledgedRange], now_ms: int) -> int | ErrorCode:
         """Takes a member's acknowledgements of acquired records: all of them, or none if one range is wrong.
 
-        The ranges are in order of their offsets; each may have a type for each of very many records. Returns the number
-        of the write after which they count, 0 if they count already. Offsets below the start offset are skipped.
+        The ranges are in order of their offsets. A range has one type, or one for each of its records. Returns the
+        number of the write after which they count, 0 if they count already. Offsets below the start offset are skipped.
 
         Errors: INVALID_REQUEST for offsets that were never acquired; INVALID_RECORD_STATE for those that the member
         does not have now.

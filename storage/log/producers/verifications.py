@@ -188,5 +188,5 @@ class EarlyRefusals:
             self.note(place, (header.producer_id, header.producer_epoch), header.base_sequence, now_ms=now_ms)
 
     def take(self, place: Place) -> Verifications | None:
-        """Returns and forgets the refusals for a partition that is here now."""
+        """Removes and returns the refusals that were noted before this broker had the partition."""
         return self._of.pop(place, None)

@@ -41,6 +41,8 @@ class Hold(Enum):
     """The cleanup policy is `compact` alone."""
     NO_POLICY = "no-policy"
     """The cleanup policy is empty."""
+    HELD = "held"
+    """`lowtide.hold.until` has not come."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ def explain(
     hold: Hold | None = None
     if is_active and not segment.size:
         hold = Hold.EMPTY
+    elif rules.is_held(now_ms):
+        hold = Hold.HELD
     elif "delete" not in rules.cleanup_policy:
         hold = Hold.COMPACTED if rules.cleanup_policy else Hold.NO_POLICY
     outlooks = () if hold is not None else _outlooks(segments[number:], end_offset, offsets, rules, times, now_ms)

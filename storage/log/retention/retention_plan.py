@@ -142,7 +142,7 @@ def may_go_as_consumed(
     now_ms: int,
 ) -> bool:
     """Returns whether anything would be deleted if the groups had consumed all: if not, they need not be asked."""
-    if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0:
+    if "delete" not in rules.cleanup_policy or rules.retention_commitoffset_ms < 0 or rules.is_held(now_ms):
         return False
     number = first_kept(segments, offsets)
     return (
@@ -203,7 +203,7 @@ def active_rules(
         return NO_TIMESTAMP < times.largest_timestamp(segments[number]) < rules.log_retention_min_timestamp
 
     asked: list[tuple[Reason, Callable[[int], bool]]] = [(Reason.LOG_START, is_below_start)]
-    if "delete" in rules.cleanup_policy:
+    if "delete" in rules.cleanup_policy and not rules.is_held(now_ms):
         if offsets.consumed_offset is not None and rules.retention_commitoffset_ms >= 0:
             asked.append((Reason.CONSUMED, is_consumed))
         if rules.log_retention_min_timestamp > 0:

@@ -10,6 +10,9 @@ import msgspec
 MUCH_BYTES: Final = 1 << 20
 """Worth a hole at once: it costs a fraction of a millisecond of CPU, and a sync for all that are noted together."""
 
+HOLE_BLOCKS: Final = 4
+"""The fewest blocks of the file system that become a hole: a hole of one costs as much CPU as one of many."""
+
 
 class UnfreedReason(Enum):
     """What must happen before the room of deleted bytes is free."""
@@ -21,7 +24,7 @@ class UnfreedReason(Enum):
     BATCH = "batch"
     """They share a batch with records that are kept."""
     BLOCK = "block"
-    """They are less than a block of the file system; they become part of the next hole."""
+    """They are less than `HOLE_BLOCKS` of the file system; they become part of the next hole."""
     FILE_SYSTEM = "file-system"
     """The file system makes no holes: the room is freed with the whole segment."""
     COMPACTED = "compacted"

@@ -111,18 +111,18 @@ class ValidatedBatch(msgspec.Struct, gc=False):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker. Never from a client."""
+        """Whether the batch is a control batch. Clients can't write one."""
         return bool(self.attributes & CONTROL_BIT)
 
 
 def validate_produce(  # noqa: PLR0911 - the hot path: a sound batch passes through here and two calls
     records: Buffer | None, rules: ValidationRules, now_ms: int, room: DecompressionRoom | None = None
 ) -> ValidatedBatch | Rejection | None:
-    """Checks the records that a client sent to one partition: exactly one sound batch, or the reason why not.
+    """Checks that the records that a client sent to one partition are exactly one sound batch. Returns it, or why not.
 
-    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. Returns None if it takes longer than
-    the rules allow. A thread decompresses into `room`; nothing of it is in the result. Errors: none are raised for
-    anything a client can send. Source: KIP-98, `LogValidator`.
+    `now_ms` is wall-clock time, for the timestamps' bounds and for LogAppendTime. Returns None if the check takes
+    longer than the rules allow. A thread decompresses into `room`, of which the result keeps nothing. Nothing that a
+    client can send raises an error. Source: KIP-98, `LogValidator`.
     """
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return reject_set(records or b"", rules) or rejected(ErrorCode.CORRUPT_MESSAGE, _TOO_SHORT)

@@ -48,6 +48,7 @@ var commands = map[string]func(context.Context, *call) error{
 	"transform":           transform,
 	"sharer":              sharer,
 	"logins":              logins,
+	"gaps":                gaps,
 }
 
 // A call is what the command line says. Each command reads the few fields that it needs.
@@ -109,7 +110,7 @@ func run(arguments []string) error {
 	c := &call{}
 	set.StringVar(&c.bootstrap, "bootstrap", "127.0.0.1:9092", "addresses of brokers, with commas between")
 	set.StringVar(&c.versions, "versions", "", "speak as a client of this Kafka release, such as 2.4")
-	set.StringVar(&c.topic, "topic", "", "topic")
+	set.StringVar(&c.topic, "topic", "", "topic; for gaps several with commas between")
 	partitions := set.String("partitions", "0", "partitions, such as 3 or 0-9")
 	timeout := set.Duration("timeout", 30*time.Second, "give up after")
 	set.IntVar(&c.count, "count", 1, "records to read, or partitions to make")

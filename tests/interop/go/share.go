@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ const perPoll = 10
 func sharer(ctx context.Context, c *call) error {
 	outcome := outcomes{failed: map[string]error{}}
 	client, err := c.client(
-		kgo.ShareGroup(c.group), kgo.ConsumeTopics(c.topic), kgo.ShareMaxRecords(perPoll), kgo.ShareMaxRecordsStrict(),
+		kgo.ShareGroup(c.group), kgo.ConsumeTopics(strings.Split(c.topic, ",")...), kgo.ShareMaxRecords(perPoll), kgo.ShareMaxRecordsStrict(),
 		kgo.ShareAckCallback(outcome.note), kgo.MetadataMaxAge(time.Second))
 	if err != nil {
 		return err

@@ -45,6 +45,8 @@ public final class Interop {
             Map.entry("deletes-behind", Closest::deletesBehind),
             Map.entry("delete-ahead", Closest::deleteAhead),
             Map.entry("logins", Logins::attempt),
+            Map.entry("gaps", Gaps::read),
+            Map.entry("keep-on", Writing::keepOn),
             Map.entry("telemetry", Telemetry::push));
         for (String name : Arrays.asList(arguments).subList(1, arguments.length)) {
             scenario = name;

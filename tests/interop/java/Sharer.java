@@ -27,7 +27,7 @@ final class Sharer {
         AtomicBoolean ends = Member.atEndOfInput();
         String how = Member.given("how");
         try (ShareConsumer<String, String> consumer = new KafkaShareConsumer<>(settings(bootstrap))) {
-            consumer.subscribe(List.of(Member.given("topic")));
+            consumer.subscribe(List.of(Member.given("topic").split(",")));
             while (!ends.get()) {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 records.forEach(record -> tell("got", record));

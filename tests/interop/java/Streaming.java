@@ -70,7 +70,7 @@ final class Streaming {
         run(bootstrap, builder);
     }
 
-    /** Pass each record through a repartition topic: `topic`, the repartition topic and `out` have the same keys, values and partitions. */
+    /** Pass each record through a repartition topic, which has it in the partition of its key; so has `out`. */
     static void pass(String bootstrap) throws Exception {
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(Member.given("topic"), Consumed.with(TEXT, TEXT))

@@ -50,7 +50,6 @@ def clean(broker: int, *, erasures_end: int = 901) -> LedgerEntry:
     key = CleanKey(erasure_id=ERASURE.bytes, topic_id=TOPIC_ID, partition=0, broker_id=broker)
     value = CleanReplica(
         topic="flights",
-        kind=SelectorKind.KEYS,
         principal="User:eve",
         offset=100,
         erasures_end=erasures_end,

@@ -23,8 +23,9 @@ def registry() -> Dispatcher:
 
 def all_specs(dispatcher: Dispatcher) -> list[HandlerSpec]:
     shares = ShareParts(MagicMock(), MagicMock(), MagicMock())
-    coordinators = Coordinators(MagicMock(), MagicMock(), shares)
-    parts = (MagicMock(), MagicMock(forwarder=None), MagicMock(), coordinators, MagicMock(), MagicMock(), dispatcher)
+    coordinators = Coordinators(MagicMock(), MagicMock(), shares, MagicMock())
+    others = [MagicMock() for _ in range(4)]
+    parts = (others[0], MagicMock(forwarder=None), others[1], coordinators, *others[2:], dispatcher)
     return handlers(HandlerParts(*parts))
 
 

@@ -152,6 +152,16 @@ class TestKeys:
 
 
 class TestLedger:
+    def test_a_beginning_has_no_search_but_its_disks_are_checked(self, key: Path, exported: Path, tmp_path, capsys):
+        """`--erase` writes confirmations only: no record may be below their offset."""
+        exported.write_bytes(b"".join(export_lines(Ledger("cluster", dict([encode_entry(clean(1))])))))
+        path = issue(capsys, key, exported, tmp_path / "beginning.json")
+        words = ("verify", path, "--public-key", f"{key}.pub", "--log-dirs", disk(tmp_path, "one"))
+        assert "Verified" in run(capsys, *words)
+        (tmp_path / "one" / "flights-0" / f"{0:020d}.log").write_bytes(batch([(99, TIME_MS, b"k")]))
+        assert "offset 99: an erased record is still there" in run(capsys, *words, code=1)
+        assert "beginning" in run(capsys, "list", "--from-export", exported)
+
     def test_the_ledger_is_listed_and_shown(self, exported: Path, capsys):
         row = json.loads(run(capsys, "list", "--from-export", exported, "--output", "json"))["erasures"][0]
         assert (row["erasure"], row["kind"], row["records"]) == (str(ERASURE), "keys", 3)
@@ -309,18 +319,18 @@ class TestDisks:
                 (folder / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
         missed = []
         for turn in range(500):
-            place, offset = path / choose.choice(PLACES), choose.choice(ERASED)
-            before = place.read_bytes() if place.exists() else None
-            place.write_bytes(segment(put_back=offset, compression=choose.choice(list(Compression))))
+            changed, offset = path / choose.choice(PLACES), choose.choice(ERASED)
+            before = changed.read_bytes() if changed.exists() else None
+            changed.write_bytes(segment(put_back=offset, compression=choose.choice(list(Compression))))
             wanted = choose.choice([search, search_keys])
             directories = log_directories(FILES, [str(path)])
             found = [each for directory in directories for each in check_directory(FILES, directory, [wanted])]
-            if [(each.file, each.offset) for each in found] != [(str(place), offset)]:
-                missed.append((turn, place.name, found))
+            if [(each.file, each.offset) for each in found] != [(str(changed), offset)]:
+                missed.append((turn, changed.name, found))
             if before is None:
-                place.unlink()
+                changed.unlink()
             else:
-                place.write_bytes(before)
+                changed.write_bytes(before)
         assert missed == []
 
 

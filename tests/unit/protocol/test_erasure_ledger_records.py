@@ -58,7 +58,6 @@ clean = st.builds(
     | st.builds(
         CleanReplica,
         topic=st.text(max_size=20),
-        kind=st.sampled_from(SelectorKind).map(int),
         principal=st.text(max_size=20),
         offset=int64s,
         erasures_end=int64s,

@@ -103,7 +103,7 @@ def test_an_epoch_of_the_leader_that_is_unknown_here_truncates_to_the_one_before
     Truncation to the leader's end would leave records of an epoch that the leader never had.
     """
     log = following(1, 2, 2, 5, 5).log
-    assert truncation(log, 4, 4) == Truncate(3, 2, again=True)
+    assert truncation(log, 4, 4) == Truncate(3, 2)
 
 
 def test_a_leader_epoch_older_than_all_that_is_known_here() -> None:

@@ -31,7 +31,7 @@ def test_leader_epoch_zero_is_one_like_others() -> None:
     log = following(0, 0, 2).log
     assert truncation(log, 0, 1) == Truncate(1, 0)
     assert truncation(log, 0, 9) == Truncate(2, 0)
-    assert truncation(log, 1, 3) == Truncate(2, 0, again=True)
+    assert truncation(log, 1, 3) == Truncate(2, 0)
 
 
 def test_a_log_without_epochs_is_cut_where_the_leader_s_epoch_ends() -> None:

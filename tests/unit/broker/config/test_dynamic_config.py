@@ -436,7 +436,7 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("wanted", [None, []])
 def test_an_empty_list_means_all_keys(wanted: list[str] | None) -> None:
     defaults = describe_topic_defaults(running())
-    assert len(describe_topic(defaults, {}, wanted)) == 44
+    assert len(describe_topic(defaults, {}, wanted)) == 46
     assert len(describe_broker(running(), wanted)) == 363 + len(OWN_KEYS)
 
 

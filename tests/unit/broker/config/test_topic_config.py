@@ -168,7 +168,7 @@ def test_each_field_of_a_log_follows_its_key(field: str):
     text = VALUES.get(field, "12345678")
     expected = key.parse(text)
     changed = log_config(BROKER, {key.name: text})
-    of_broker = log_config(load_config(settings={key.broker_key or "": text}), {})
+    of_broker = changed if key.broker_key is None else log_config(load_config(settings={key.broker_key: text}), {})
     expected = type(getattr(LogConfig(), field))(expected) if isinstance(expected, tuple) else expected
     for config in (changed, of_broker):
         assert getattr(config, field) == expected
@@ -176,9 +176,9 @@ def test_each_field_of_a_log_follows_its_key(field: str):
             other.name for other in fields(LogConfig) if getattr(config, other.name) != getattr(LogConfig(), other.name)
         }
         assert others == {field}
-    assert getattr(
-        log_config(load_config(settings={key.broker_key or "": text}), {key.name: key.default or ""}), field
-    ) == getattr(LogConfig(), field)
+    settings = {} if key.broker_key is None else {key.broker_key: text}
+    own = log_config(load_config(settings=settings), {key.name: key.default or ""})
+    assert getattr(own, field) == getattr(LogConfig(), field)
 
 
 def test_the_groups_that_may_delete_are_bounded():

@@ -89,6 +89,7 @@ def ask(
     forwarded: bool = False,
     topics: tuple[str, ...] = (),
     set_on_broker: Mapping[str, str] | None = None,
+    set_on_topic: Mapping[str, str] | None = None,
 ) -> tuple[Any, Any, Any]:
     """The request to the handler, the response to the client (decoded from bytes), and the context."""
     (key,) = [each for each in API if API[each].request is type(request)]
@@ -106,6 +107,9 @@ def ask(
     known = image(*topics)
     if set_on_broker is not None:
         known = msgspec.structs.replace(known, broker_configs={"1": ConfigImage(set_on_broker, 1)})
+    if set_on_topic is not None:
+        changed = msgspec.structs.replace(known.topics["t"], configs=set_on_topic)
+        known = msgspec.structs.replace(known, topics={**known.topics, "t": changed})
     broker: Any = SimpleNamespace(
         authorizer=authorizer,
         metadata=SimpleNamespace(image=known),

@@ -193,6 +193,16 @@ class Following(Leading):
         self.answer(waiting, row(high_watermark=1))
         return log, await self.next(ApiKey.OFFSET_FOR_LEADER_EPOCH)
 
+    async def asks_again(self, end: int, *, start: int = 0) -> Asked:
+        """An old broker truncated to `end`, asks where its epoch ends now, and where the leader's log starts.
+
+        Returns the request after that.
+        """
+        self.answer_epoch(await self.next(ApiKey.OFFSET_FOR_LEADER_EPOCH), 0, end)
+        self.answer_offset(await self.next(ApiKey.LIST_OFFSETS), 9)
+        self.answer_offset(await self.next(ApiKey.LIST_OFFSETS), start)
+        return await self.next()
+
     async def new_leader_epoch(self, leader_epoch: int) -> Asked:
         """The leader is elected again. Returns the first Fetch of the new leader epoch."""
         waiting = await self.next()

@@ -18,6 +18,7 @@ from lowtide.protocol.messages.find_records import (
     RecordOffsets,
 )
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.storage.erasures.log_search import SearchedLog
 from lowtide.storage.erasures.record_search import KeySelector
 
@@ -221,6 +222,7 @@ def test_what_another_erasure_names_has_its_end() -> None:
 
     async def run(world: Leading) -> None:
         await begin(world)
+        await world.create_topic(LEDGER_TOPIC, (1,))
         at = await produce(world, b"a", b"person", b"person", b"b")
         row = await find(world, keys=[b"nobody"], erase=True, search_id=b"0" * 16)
         start = world.partition().log.log_start_offset

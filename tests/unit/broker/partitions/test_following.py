@@ -392,8 +392,21 @@ def test_an_old_broker_fetches_by_name_and_asks_for_epochs_separately() -> None:
         (question,) = asked.message.topics[0].partitions
         assert (asked.message.replica_id, question.leader_epoch, question.current_leader_epoch) == (1, 0, 1)
         world.answer_epoch(asked, 0, 2)
-        asked = await world.next()
+        asked = await world.asks_again(2)
         assert offsets(log) == (0, 1, 2)
+        assert [each.fetch_offset for each in asked.rows] == [2]
+
+    simulate(run)
+
+
+def test_an_old_broker_that_is_truncated_to_the_start_of_the_leaders_log_starts_over() -> None:
+    """The leader deleted what its epoch began with: the records below may be others, and nothing compares them."""
+
+    async def run(world: Following) -> None:
+        log, asked = await world.asks_for_an_epoch()
+        world.answer_epoch(asked, 0, 2)
+        asked = await world.asks_again(2, start=2)
+        assert offsets(log) == (2, 2, 2)
         assert [each.fetch_offset for each in asked.rows] == [2]
 
     simulate(run)

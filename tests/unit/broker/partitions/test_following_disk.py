@@ -331,7 +331,7 @@ def test_an_old_broker_asks_again_where_to_truncate_when_it_lacked_descriptors()
         assert offsets(log) == (0, 1, 3)
         world.filesystem.open_files_max = None
         world.answer_epoch(asked, 0, 2)
-        asked = await world.next()
+        asked = await world.asks_again(2)
         assert offsets(log) == (0, 1, 2)
         assert [each.fetch_offset for each in asked.rows] == [2]
 

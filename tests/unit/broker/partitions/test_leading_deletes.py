@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -483,5 +484,17 @@ def test_a_delete_is_acknowledged_as_soon_as_all_brokers_report_log_starts() -> 
         await world.put(keys.FEATURES, b'{"log_start_reporting": 1}')
         assert (await delete).error_code == NONE
         assert world.loop.time() - started < SOON_S
+
+    simulate(run)
+
+
+def test_a_delete_is_answered_if_its_journal_fails_at_once() -> None:
+    """Protects D13: the directory was offline before the request waited, so nothing woke it before its timeout."""
+
+    async def run(world: Leading) -> None:
+        await begin(world)
+        world.filesystem.fail_next("write", errno.EIO, path_contains="log-start")
+        async with asyncio.timeout(1):
+            assert (await world.delete(2, timeout_ms=5_000)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     simulate(run)

@@ -89,6 +89,27 @@ def test_all_is_deleted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, at_onc
     simulate(test)
 
 
+def test_a_request_waits_for_the_disk_by_one_of_its_partitions() -> None:
+    """One write makes all of them durable, and a wait for each would cost more than the write."""
+
+    async def test(world: World) -> None:
+        client, other = await begin(world), await world.connect()
+        first = [asyncio.ensure_future(client.request(request(), 2))]
+        assert world.broker is not None
+        assert world.broker.replicas is not None
+        waiting = world.broker.replicas.waiting.log_starts
+        watched: set[int] = set()
+        while not all(asked.done() for asked in first):
+            if len(first) == 1 and waiting:
+                first.append(asyncio.ensure_future(other.request(request(), 2)))  # Its deletes are on their way.
+            watched.add(len(waiting.watched))
+            await asyncio.sleep(0.00001)
+        assert [told(asked.result()) for asked in first] == [EXPECTED, EXPECTED]
+        assert watched == {0, 1}
+
+    simulate(test)
+
+
 def test_a_client_that_leaves_in_between_has_its_deletes_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all had been accepted at once."""
     monkeypatch.setattr(delete_records, "BOUNDS", Bounds(undivided_max=2, rows_at_once=2))

@@ -185,3 +185,18 @@ def test_records_that_failed_often_do_not_join_those_of_another_partition() -> N
 @pytest.mark.parametrize(("limit", "count"), [(2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (10, 5), (25, 13)])
 def test_records_are_isolated_from_half_of_the_limit_on(limit: int, count: int) -> None:
     assert ShareLimits(delivery_count_limit=limit).isolation_count == count
+
+
+def test_an_erased_record_that_was_acquired_is_not_delivered_again() -> None:
+    """Offsets that are missing between batches are archived, and the start offset passes them."""
+    world = World(30, size=10)
+    taken = world.fetch()
+    assert counts(taken) == [(0, 29, 1)]
+    erasure = FetchedBatch(30, 30, is_hidden=True)  # Of 10..19.
+    world.log = [FetchedBatch(0, 9), FetchedBatch(20, 29), erasure]
+    world.end("session", taken)
+    again = world.fetch()
+    assert counts(again) == [(0, 9, 2), (20, 29, 2)]
+    world.acknowledge(again, ACCEPT)
+    assert world.fetch() == []
+    assert world.partition.start_offset == 31

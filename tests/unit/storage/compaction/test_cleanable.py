@@ -18,6 +18,11 @@ class Config:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
+    held: bool = False
+
+    def is_held(self, now_ms: int) -> bool:
+        assert now_ms == NOW_MS
+        return self.held
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ def find(
     ("found", "expected"),
     [
         (find(), (0, 40, 0, 400, True)),
+        (find(None, Config(held=True)), (0, 40, 0, 400, False)),
+        (find(20, Config(held=True, max_compaction_lag_ms=8000)), (20, 40, 200, 200, False)),
         (find(20), (20, 40, 200, 200, False)),
         (find(10), (10, 40, 100, 300, True)),
         (find(40), (40, 40, 400, 0, False)),

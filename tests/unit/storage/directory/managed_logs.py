@@ -16,6 +16,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.directory.log_manager import LogManager, LogManagerSettings
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.log.log import AppendedBatch, Log, LogConfig
+from lowtide.storage.log.segments.unfreed import HOLE_BLOCKS
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
 from lowtide.storage.log_start.journal_loading import journal_path
@@ -115,6 +116,7 @@ class World:
     def __init__(self, *paths: str, seed: int = 0, start: bool = True, frees_deleted: bool = True) -> None:
         self.frees_deleted = frees_deleted
         self.filesystem = MemoryFileSystem(Random(seed))
+        self.filesystem.block_bytes //= HOLE_BLOCKS  # Logs are small, and are to have holes.
         self.paths = list(paths or (ONE,))
         self.clock = Clock()
         self.random = Random(seed)

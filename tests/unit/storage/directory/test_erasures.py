@@ -13,11 +13,12 @@ import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.storage.compaction import erasing
-from lowtide.storage.directory.directory_erasures import EraseFailedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseFailedError
 from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_erasures import (

@@ -1,8 +1,8 @@
-"""Deleted bytes become a hole only if it frees a block of the file system."""
+"""Deleted bytes become a hole only if it frees some blocks of the file system."""
 
 from __future__ import annotations
 
-from lowtide.storage.log.segments.unfreed import UnfreedReason
+from lowtide.storage.log.segments.unfreed import HOLE_BLOCKS, UnfreedReason
 from tests.unit.storage.directory.managed_logs import A0
 from tests.unit.storage.directory.test_holes import (
     DELETED,
@@ -40,10 +40,10 @@ def test_many_deletes_make_few_holes() -> None:
         world.clock.now_ms += 50
     settle(world)
     assert 6 <= len(punches) <= 8, "one each 800 ms, of five seconds"
-    assert raw(world).count(DELETED) * len(DELETED) < world.filesystem.block_bytes
+    assert raw(world).count(DELETED) * len(DELETED) < HOLE_BLOCKS * world.filesystem.block_bytes
 
 
-def test_less_than_a_block_waits_for_the_next_hole() -> None:
+def test_less_than_some_blocks_waits_for_the_next_hole() -> None:
     """A purge of a small record per partition ten times a second would otherwise make holes that free nothing."""
     world = World()
     log = world.manager.create_log(A0, b"topic-a-16-bytes", LARGE)

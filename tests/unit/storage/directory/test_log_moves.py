@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.compaction import erasing
-from lowtide.storage.directory.directory_erasures import EraseGoal
 from lowtide.storage.directory.log_move import common_end
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import AppendedBatch, Log

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.checkpoint import PARTITION_METADATA, encode_partition_metadata
-from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseGoal
+from lowtide.storage.directory.directory_erasures import EraseChangedError
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation.validation_rules import ValidationRules

@@ -14,14 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from lowtide.protocol.batch_rewriting import without_records
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.records import read_batch_header
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.log_erasure import ErasureStep, LogErasure, next_step
 from lowtide.storage.directory.log_settings import DirectoryPorts
+from lowtide.storage.log.erased_reads import without_erased
 from lowtide.storage.log.log import Log, RemovedSegment
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.segment_swap import SegmentSwaps
@@ -164,16 +164,15 @@ test_any_history_of_a_log_that_is_erased = ErasingLogMachine.TestCase
 
 
 def test_an_erasure_that_drops_a_live_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_much(header: BatchHeader, batch: Any, erased: OffsetRanges, **limits: int) -> Any:
-        one_more = OffsetRanges((first, last + 1) for first, last in erased)
-        return without_records(header, batch, one_more, **limits)
+    def too_much(path: str, position: int, batch: Any, erased: OffsetRanges) -> Any:
+        return without_erased(path, position, batch, OffsetRanges((first, last + 1) for first, last in erased))
 
-    monkeypatch.setattr(erasing, "without_records", too_much)
+    monkeypatch.setattr(erasing, "without_erased", too_much)
     finds(ErasingLogMachine)
 
 
 def test_an_erasure_that_leaves_a_deleted_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasing, "without_records", lambda _header, batch, _erased, **_limits: batch)
+    monkeypatch.setattr(erasing, "without_erased", lambda _path, _at, batch, _erased: (read_batch_header(batch), batch))
     finds(ErasingLogMachine)
 
 

@@ -14,13 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from lowtide.protocol.batch_rewriting import without_records
 from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import iterate_batches
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.log_erasure import segment_to_erase
 from lowtide.storage.log import erased_reads
+from lowtide.storage.log.erased_reads import without_erased
 from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.log_erasures import LogErasures
 from lowtide.storage.log.markers import make_erasure
@@ -214,15 +214,15 @@ test_any_history_of_a_log_with_erasures = ErasuresLogMachine.TestCase
 
 
 def test_an_erasure_that_takes_a_live_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_much(header: Any, batch: Any, erased: OffsetRanges, **limits: int) -> Any:
-        return without_records(header, batch, OffsetRanges((first, last + 1) for first, last in erased), **limits)
+    def too_much(path: str, position: int, batch: Any, erased: OffsetRanges) -> Any:
+        return without_erased(path, position, batch, OffsetRanges((first, last + 1) for first, last in erased))
 
-    monkeypatch.setattr(erasing, "without_records", too_much)
+    monkeypatch.setattr(erasing, "without_erased", too_much)
     finds(ErasuresLogMachine)
 
 
 def test_an_erasure_that_is_read_around_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erased_reads, "without_records", lambda _header, batch, _erased, **_limits: batch)
+    monkeypatch.setattr(erased_reads, "without_erased", lambda _path, _at, batch, _erased: (None, batch))
     finds(ErasuresLogMachine)
 
 
@@ -247,6 +247,7 @@ def test_consumers_that_read_what_may_be_erased(monkeypatch: pytest.MonkeyPatch)
     finds(ErasuresLogMachine)
 
 
+@pytest.mark.slow
 def test_a_rewritten_segment_without_its_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     change = erasing.SegmentErasure._change
 
