@@ -13,7 +13,7 @@ import typer
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.receipts.commitment import NONCE_BYTES
 from lowtide.admin.receipts.envelope import ReceiptError, key_id_of
-from lowtide.admin.receipts.issuing import LedgerPartition, Place, described, make_receipt, partitions_of
+from lowtide.admin.receipts.issuing import PartitionLedger, Place, described, make_receipt, partitions_of
 from lowtide.admin.receipts.statement import PartitionStatement
 from lowtide.cli.call import Call, NetworkCall, local, network
 from lowtide.cli.find import KeyFormat, selector_of
@@ -176,7 +176,7 @@ async def _ledger(call: NetworkCall, from_export: str | None) -> Ledger:
     return read_export(from_export)
 
 
-async def _replicas(call: NetworkCall, found: dict[Place, LedgerPartition]) -> dict[Place, tuple[BrokerId, ...]]:
+async def _replicas(call: NetworkCall, found: dict[Place, PartitionLedger]) -> dict[Place, tuple[BrokerId, ...]]:
     """Returns the replicas of now, without partitions that are gone. Errors: AdminError."""
     topics = {each.topic() for each in found.values()}
     return {
@@ -272,7 +272,7 @@ async def export(call: NetworkCall) -> ExitCode:
 
 
 def _described(
-    found: dict[Place, LedgerPartition], replicas: dict[Place, tuple[BrokerId, ...]] | None = None
+    found: dict[Place, PartitionLedger], replicas: dict[Place, tuple[BrokerId, ...]] | None = None
 ) -> list[PartitionStatement]:
     try:
         return described(found, replicas)
@@ -282,10 +282,11 @@ def _described(
 
 def _list_row(erasure_id: UUID, partitions: list[PartitionStatement]) -> tuple[object, ...]:
     searches = [search for each in partitions for search in each.searches]
+    confirming = {one.principal for each in partitions for one in each.confirmed}
     return (
         str(erasure_id),
         min((each.named_at for each in searches), default=None),
-        ", ".join(sorted({one.principal for each in partitions for one in (*each.searches, *each.confirmed)})),
+        ", ".join(sorted({each.principal for each in searches} | confirming)),
         ", ".join(sorted({each.kind for each in searches})) or "beginning",
         len(partitions),
         sum(each.records for each in searches),

@@ -39,7 +39,7 @@ ALWAYS: tuple[str, ...] = (
 )
 
 
-class LedgerPartition(msgspec.Struct):
+class PartitionLedger(msgspec.Struct):
     """The records of the ledger about one erasure of one partition."""
 
     named: dict[tuple[Offset, LeaderEpoch, int], NamedRecords]
@@ -51,14 +51,14 @@ class LedgerPartition(msgspec.Struct):
         return next(iter([each.topic for each in self.named.values()] + [each.topic for each in self.clean.values()]))
 
 
-def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Place, LedgerPartition]:
+def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Place, PartitionLedger]:
     """Collects the records of one erasure in the order of the ledger: later ones replace earlier ones."""
-    found: dict[Place, LedgerPartition] = {}
+    found: dict[Place, PartitionLedger] = {}
     for entry in entries:
         key, value = entry.key, entry.value
         if key.erasure_id != erasure_id:
             continue
-        each = found.setdefault((key.topic_id, key.partition), LedgerPartition({}, {}))
+        each = found.setdefault((key.topic_id, key.partition), PartitionLedger({}, {}))
         if isinstance(key, NamedKey):
             if isinstance(value, NamedRecords):
                 each.named[key.searched_to, key.leader_epoch, key.part] = value
@@ -75,7 +75,7 @@ def make_receipt(
     link: ChainLink,
     cluster_id: str,
     erasure_id: str,
-    found: Mapping[Place, LedgerPartition],
+    found: Mapping[Place, PartitionLedger],
     replicas: Mapping[Place, Collection[BrokerId]] | None,
     nonces: Collection[bytes],
 ) -> ErasureReceipt:
@@ -100,7 +100,7 @@ def make_receipt(
 
 
 def described(
-    found: Mapping[Place, LedgerPartition], replicas: Mapping[Place, Collection[BrokerId]] | None
+    found: Mapping[Place, PartitionLedger], replicas: Mapping[Place, Collection[BrokerId]] | None
 ) -> list[PartitionStatement]:
     """Returns what the ledger says about the partitions, sorted by topic. Errors: ReceiptError for invalid values."""
     return sorted(
@@ -109,7 +109,7 @@ def described(
     )
 
 
-def _partition(place: Place, found: LedgerPartition, replicas: Collection[BrokerId] | None) -> PartitionStatement:
+def _partition(place: Place, found: PartitionLedger, replicas: Collection[BrokerId] | None) -> PartitionStatement:
     searches = [_search(*key, value) for key, value in sorted(found.named.items(), key=lambda item: item[0])]
     end = max((each.erasures_end or -1 for each in searches), default=-1)
     starts = [each.log_start_offset for each in searches] or [each.offset for each in found.clean.values()]
