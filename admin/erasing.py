@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
 
 _ERASE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
-_FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 0)
+_FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from lowtide.admin.deletion import EraseUnsupportedError
 from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import AdminError
 from lowtide.admin.finding import RecordQuery
+from lowtide.admin.settings import ClientSettings
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import check_terminal, confirm
 from lowtide.cli.delete_plan import brokers_with_reasons
@@ -27,8 +29,15 @@ from lowtide.cli.find import (
 )
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, remark
+from lowtide.pipeline.outbox import Limits
+from lowtide.pipeline.partition_batches import ProduceError
+from lowtide.pipeline.producer import Producer
+from lowtide.pipeline.producer_settings import ProducerSettings
+from lowtide.protocol.batch_building import UnplacedRecord, build_batch
+from lowtide.protocol.key_hash import partition_of_key
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SystemClock
 
 Results = Mapping[TopicPartition, PartitionErasure | AdminError]
 
@@ -54,6 +63,14 @@ async def erase(
         UUID | None,
         typer.Option("--erasure-id", metavar="UUID", help="continues an erasure whose outcome is unknown"),
     ] = None,
+    tombstone: Annotated[
+        bool,
+        typer.Option(
+            "--tombstone",
+            help="then write a record with each key and no value, so that tables that were made of the topic forget it "
+            "too; such a record contains the key",
+        ),
+    ] = False,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -68,6 +85,8 @@ async def erase(
     query = (
         None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
     )
+    if tombstone and (query is None or not query.keys or dry_run):
+        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
     if not (yes or dry_run):
         check_terminal()
     if by_offset:
@@ -84,7 +103,38 @@ async def erase(
             None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
         )
     results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id)
-    return _shown(call, chosen, results, dry_run=dry_run)
+    exit_code = _shown(call, chosen, results, dry_run=dry_run)
+    if tombstone:
+        written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
+        remark(f"{plural(written, 'tombstone')} written.")
+    return exit_code
+
+
+def _write_tombstones(
+    settings: ClientSettings, keys: Collection[bytes], chosen: Collection[TopicPartition], view: ClusterView
+) -> int:
+    """Writes a record without a value for each key, where Java's clients put the key, if that partition is chosen.
+
+    Returns the number of records. Errors: CommandError.
+    """
+    producer, now_ms = Producer(ProducerSettings(client=settings, limits=Limits())), SystemClock().wall_ms()
+    try:
+        for topic in sorted({each.topic for each in chosen}):
+            placed: dict[TopicPartition, list[UnplacedRecord]] = {}
+            for key in sorted(keys):
+                place = TopicPartition(topic, partition_of_key(key, len(view.topics[topic].partitions)))
+                if place in chosen:
+                    placed.setdefault(place, []).append((now_ms, key, None, ()))
+            producer.learn_topic(topic)
+            for place, records in placed.items():
+                producer.add(place, bytearray(build_batch(records)), len(records))
+            producer.flush()
+    except (AdminError, ProduceError) as error:
+        written = plural(producer.acknowledged_records, "tombstone")
+        raise CommandError(f"Not all tombstones could be written, only {written}: {error}.") from None
+    finally:
+        producer.close()
+    return producer.acknowledged_records
 
 
 def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str]) -> dict[int, OffsetRanges]:

@@ -12,20 +12,26 @@ types. All integers are big-endian:
 | ----- | ------ | -------------------------------------------------------------------- |
 |       | 2      | version, 0                                                           |
 |       | 16     | id of the erasure                                                    |
-|       | 2      | flags; bit 0: every live replica was searched                        |
-|       | 8      | first erased offset                                                  |
-|       | 4      | number of ranges, at least 1                                         |
+|       | 2      | flags; bit 0: the replicas have searched, so the next three follow   |
+|       | 16     | id of their search, only with bit 0                                  |
+|       | 2      | number of brokers that took part, at least 1, only with bit 0        |
+|       | varies | 4 bytes for the id of each of them, only with bit 0                  |
+|       | 8      | first erased offset, 0 without ranges                                |
+|       | 4      | number of ranges, at least 1 without bit 0                           |
 |       | varies | for each range, in ascending order: gap and length, unsigned varints |
+
+With bit 0 the log was compacted, so its replicas may differ: those named have searched their own logs. A replica that
+has not noted the search, or isn't named, starts over. Such an erasure may have no ranges.
 
 The gap counts the offsets between a range and the one before it. The first one has the gap 0, all others at least 1.
 Varints have at most nine bytes of seven bits, lowest first. Validity: nothing follows the last range, no flag but bit 0
-is set, and no offset exceeds 2^63 - 2, so that the next one is an offset too. A new field needs a new version. A
-replica that doesn't know a version refuses to read it, because it can't tell what is erased.
+is set, broker ids ascend from 0, and no offset exceeds 2^63 - 2, so that the next one is an offset too. A new field
+needs a new version. A replica that doesn't know a version refuses to read it, because it can't tell what is erased.
 
-    >>> record = ErasureRecord(UUID(int=7), EVERY_REPLICA_SEARCHED, (OffsetRange(40, 41), OffsetRange(60, 60)))
+    >>> record = ErasureRecord(UUID(int=7), (OffsetRange(40, 41), OffsetRange(60, 60)))
     >>> key, value = encode_erasure(record)
     >>> key.hex(), value[18:].hex()
-    ('00004c54', '000100000000000000280000000200021201')
+    ('00004c54', '000000000000000000280000000200021201')
 
 Source: docs/adr/0023-erasures-in-the-log.md.
 """
@@ -33,7 +39,7 @@ Source: docs/adr/0023-erasures-in-the-log.md.
 from __future__ import annotations
 
 import struct
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -43,20 +49,26 @@ from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import OffsetRange
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.records import VARINT_CONTINUES, Record, iterate_records, read_batch_header
+from lowtide.protocol.types import BrokerId, Offset
 
 if TYPE_CHECKING:
     from lowtide.protocol.primitives import Buffer
-    from lowtide.protocol.types import Offset
 
 ERASURE_TYPE: Final = 0x4C54
 """The type of the control record: "LT"."""
 
-EVERY_REPLICA_SEARCHED: Final = 1
-"""Every live replica has searched its own log, because the log was compacted."""
+BROKERS_MAX: Final = 1_000
+"""The most brokers that a search names."""
+
+_SEARCHED: Final = 1
+"""The flag of an erasure with a search."""
 
 _VERSION: Final = 0
 _KEY: Final = struct.Struct(">hh")
-_VALUE: Final = struct.Struct(">h16shqi")
+_HEAD: Final = struct.Struct(">h16sh")
+_SEARCH: Final = struct.Struct(">16sh")
+_RANGES: Final = struct.Struct(">qi")
+_BROKER_BYTES: Final = 4
 _VARINT_BITS_MAX: Final = 63
 _OFFSET_MAX: Final = (1 << 63) - 2
 
@@ -79,27 +91,40 @@ class EraseGoal(msgspec.Struct, frozen=True):
         return max(self.offset, self.erasures_end)
 
 
+class ReplicaSearch(msgspec.Struct, frozen=True):
+    """The search of a compacted log: each attempt has an id of its own."""
+
+    search_id: UUID
+    brokers: tuple[BrokerId, ...]
+    """Those that have searched their replicas, in ascending order."""
+
+
 class ErasureRecord(msgspec.Struct, frozen=True):
     """The offsets that are erased. The ranges are in ascending order, disjoint and not adjacent."""
 
     erasure_id: UUID
-    flags: int
     ranges: tuple[OffsetRange, ...]
+    search: ReplicaSearch | None = None
+    """None if the log was never compacted: all its replicas have the same records."""
 
 
 def encode_erasure(erasure: ErasureRecord) -> tuple[bytes, bytes]:
     """Returns the key and the value of the control record."""
-    assert erasure.ranges, "an erasure covers at least one offset"
-    assert not erasure.flags & ~EVERY_REPLICA_SEARCHED, erasure.flags
-    next_offset = first_offset = erasure.ranges[0].first
+    search, ranges = erasure.search, erasure.ranges
+    assert ranges or search is not None, "an erasure without a search covers at least one offset"
+    next_offset = first_offset = ranges[0].first if ranges else Offset(0)
     assert first_offset >= 0, first_offset
-    assert erasure.ranges[-1].last <= _OFFSET_MAX, erasure.ranges[-1]
-    pieces = [
-        _VALUE.pack(_VERSION, erasure.erasure_id.bytes, erasure.flags, first_offset, len(erasure.ranges)),
-    ]
-    for first, last in erasure.ranges:
+    assert not ranges or ranges[-1].last <= _OFFSET_MAX, ranges[-1]
+    pieces = [_HEAD.pack(_VERSION, erasure.erasure_id.bytes, 0 if search is None else _SEARCHED)]
+    if search is not None:
+        brokers = search.brokers
+        assert 0 < len(brokers) <= BROKERS_MAX, brokers
+        pieces.append(_SEARCH.pack(search.search_id.bytes, len(brokers)))
+        pieces.append(struct.pack(f">{len(brokers)}i", *brokers))
+    pieces.append(_RANGES.pack(first_offset, len(ranges)))
+    for first, last in ranges:
         assert last >= first, (first, last)
-        assert first > next_offset or len(pieces) == 1, f"the range at {first} isn't behind the one before it"
+        assert first > next_offset or first == first_offset, f"the range at {first} isn't behind the one before it"
         pieces += (unsigned_varint(first - next_offset), unsigned_varint(last - first + 1))
         next_offset = last + 1
     return _KEY.pack(_VERSION, ERASURE_TYPE), b"".join(pieces)
@@ -133,19 +158,45 @@ def _decoded(record: Record) -> ErasureRecord:
         raise ProtocolError("an erasure without a version")
     if (version := int.from_bytes(value[:2], "big", signed=True)) != _VERSION:
         raise UnknownErasureError(f"an erasure has the unknown version {version}")
-    if len(value) < _VALUE.size:
-        raise ProtocolError(f"an erasure of {len(value)} bytes ends before its ranges")
-    _, erasure_id, flags, first_offset, count = _VALUE.unpack_from(value)
-    if flags & ~EVERY_REPLICA_SEARCHED:
+    if len(value) < _HEAD.size:
+        raise _cut(value)
+    _, erasure_id, flags = _HEAD.unpack_from(value)
+    if flags & ~_SEARCHED:
         raise ProtocolError(f"an erasure has the unknown flags {flags:#x}")
-    if first_offset < 0 or not 1 <= count <= (len(value) - _VALUE.size) // 2:
+    search, position = _search(value, _HEAD.size) if flags else (None, _HEAD.size)
+    if len(value) < position + _RANGES.size:
+        raise _cut(value)
+    first_offset, count = _RANGES.unpack_from(value, position)
+    position += _RANGES.size
+    least, most = int(search is None), (len(value) - position) // 2
+    if first_offset < 0 or not least <= count <= most or (not count and first_offset):
         raise ProtocolError(f"an erasure has {count} ranges from offset {first_offset}")
-    return ErasureRecord(UUID(bytes=erasure_id), flags, _ranges(value, first_offset, count))
+    return ErasureRecord(UUID(bytes=erasure_id), _ranges(value, position, first_offset, count), search)
 
 
-def _ranges(value: bytes, next_offset: Offset, count: int) -> tuple[OffsetRange, ...]:
+def _cut(value: bytes) -> ProtocolError:
+    return ProtocolError(f"an erasure of {len(value)} bytes ends before its ranges")
+
+
+def _search(value: bytes, position: int) -> tuple[ReplicaSearch, int]:
+    """Returns the search at `position`, and its end. Errors: ProtocolError."""
+    start = position + _SEARCH.size
+    if len(value) < start:
+        raise _cut(value)
+    search_id, count = _SEARCH.unpack_from(value, position)
+    if not 0 < count <= BROKERS_MAX:
+        raise ProtocolError(f"an erasure names {count} brokers that have searched")
+    if len(value) < start + _BROKER_BYTES * count:
+        raise _cut(value)
+    brokers = struct.unpack_from(f">{count}i", value, start)
+    if any(later <= earlier for earlier, later in pairwise((-1, *brokers))):
+        raise ProtocolError("an erasure names brokers that don't ascend")
+    return ReplicaSearch(UUID(bytes=search_id), brokers), start + _BROKER_BYTES * count
+
+
+def _ranges(value: bytes, position: int, next_offset: Offset, count: int) -> tuple[OffsetRange, ...]:
     ranges = []
-    position, gap_min, gap_max = _VALUE.size, 0, 0
+    gap_min, gap_max = 0, 0
     for _ in range(count):
         gap, position = _varint(value, position)
         length, position = _varint(value, position)

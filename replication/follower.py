@@ -24,6 +24,7 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch,
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
 from lowtide.replication.follower_state import NEVER_MS
 from lowtide.storage.compaction.compaction import without_deleted_beginning
+from lowtide.storage.log.log_erasures import NotSearchedError
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class FetchedAppend(msgspec.Struct):
     has_news: bool = False
     """Whether a consumer may see more than before."""
     removed: Sequence[RemovedSegment] = ()
+    starts_over: str | None = None
+    """Why the log must be emptied and copied again; then nothing of the answer is valid."""
 
 
 def decide(following: FollowedPartition, row: PartitionData) -> Decision:
@@ -242,7 +245,16 @@ def append_fetched(following: FollowedPartition, row: PartitionData, wall_ms: in
         is_empty = log.log_start_offset == end_before
         if is_empty and int.from_bytes(received[:8], "big") < end_before <= log.erasures.deleted_to:  # Its base offset.
             received = without_deleted_beginning(received, end_before)
-        appended = log.append_as_follower(received, now_ms=wall_ms, maximum_epoch=following.leader_epoch)
+        if is_empty:
+            log.erasures.copied_at = row.high_watermark
+        broker_id = following.partition.local_broker_id
+        try:
+            appended = log.append_as_follower(
+                received, now_ms=wall_ms, maximum_epoch=following.leader_epoch, broker_id=broker_id
+            )
+        except NotSearchedError as error:
+            taken.starts_over = str(error)
+            return taken
         if isinstance(appended, ErrorCode):
             taken.error, taken.counts = appended, log.disk_full and not log.offline
             if not taken.counts:

@@ -5,8 +5,9 @@ beside the committed ISR: the union is the *maximal* ISR (KIP-497). A member is 
 it joined (KIP-903).
 
 Guards: the leader itself is never dropped, so the ISR is never empty. A joining follower is caught up and has
-everything committed, the leader epoch's first offset, and every delete below the floor (rule DR2). Nothing is committed
-while replicas outside the ISR are eligible as leaders.
+everything committed, the leader epoch's first offset, and every delete below the floor (rule DR2). It has taken part in
+the search of a compacted log that is under way, and has all erasures that came of one. Nothing is committed while
+replicas outside the ISR are eligible as leaders.
 
 Sources: KIP-497, KIP-841, KIP-903, KIP-966; Kafka's `Partition`.
 """
@@ -75,6 +76,8 @@ def may_join(
     log, limit_ms = leadership.log, leadership.lag_time_max_ms
     if follower.log_end_offset < log.high_watermark or follower.log_end_offset < leadership.epoch_start_offset:
         return False
+    if lacks_erasure(leadership, broker_id, follower, image):
+        return False
     if not is_eligible(leadership, broker_id, follower, image) or not follower.has_fetched_within(limit_ms, now_ms):
         return False
     if not follower.is_caught_up(log.log_end_offset, limit_ms, now_ms):
@@ -82,6 +85,18 @@ def may_join(
     if not image.log_start_reporting:
         return True
     return follower.matches and follower.log_start_offset >= leadership.floor
+
+
+def lacks_erasure(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
+    """Returns whether an erasure of a compacted log keeps a follower out of the ISR.
+
+    It hasn't taken part in the search that is under way, or its log ends below an erasure: it may have to start over.
+    Source: docs/adr/0024-model-of-erasures.md.
+    """
+    search = leadership.erasure_search
+    if search is not None and not search.has_part(broker_id, image):
+        return True
+    return follower.log_end_offset < leadership.erasures_end
 
 
 def is_eligible(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
@@ -106,6 +121,7 @@ def high_watermark(leadership: Leadership, image: MetadataImage, now_ms: int) ->
         if broker_id in leadership.maximal_isr or (
             follower.is_caught_up(leader_end, leadership.lag_time_max_ms, now_ms)
             and is_eligible(leadership, broker_id, follower, image)
+            and not lacks_erasure(leadership, broker_id, follower, image)
         ):
             end = follower.log_end_offset
     return end

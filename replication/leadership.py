@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
     from lowtide.protocol.types import TopicId
+    from lowtide.replication.erasure_search import ErasureSearch
     from lowtide.storage.log.log import Log
 
 
@@ -60,6 +61,8 @@ class Leadership:
         "broker_id",
         "elected_ms",
         "epoch_start_offset",
+        "erasure_search",
+        "erasures_end",
         "floor",
         "followers",
         "lag_time_max_ms",
@@ -99,6 +102,10 @@ class Leadership:
         self.floor = log.log_start_offset
         """The lowest log start with which a replica may join the ISR: ours at the election, raised by acknowledged
         deletes."""
+        self.erasure_search: ErasureSearch | None = None
+        """The search for an erasure, if the log was compacted; one at a time."""
+        self.erasures_end: Offset = 0
+        """The end of the last erasure after such a search: no replica joins the ISR before it has it."""
         self.proposal: IsrProposal | None = None
         self.refused_at: Revision = -1
         """The image revision of the last proposal that conflicted: nothing is decided on that image again."""
@@ -268,6 +275,17 @@ class Leadership:
             elif broker_id not in self.maximal_isr and self.is_live(broker_id, follower, image, now_ms):
                 times.append(follower.last_heard_ms(image.brokers.get(broker_id)))
         return min(times) + limit_ms + 1 if times else None
+
+    def begin_search(self, search: ErasureSearch) -> None:
+        """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
+        assert self.erasure_search is None, self.erasure_search
+        self.erasure_search = search
+
+    def end_search(self, search: ErasureSearch, erasures_end: Offset = 0) -> None:
+        """Ends a search, unless it has ended. `erasures_end` is the exclusive end of its erasures, if there are any."""
+        self.erasures_end = max(self.erasures_end, erasures_end)
+        if self.erasure_search is search:
+            self.erasure_search = None
 
     def note_acknowledged(self, offset: Offset) -> None:
         """Raises the floor to a delete that was acknowledged by more than the leader."""

@@ -34,6 +34,7 @@ from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.lost_erasures import ErasureParts
+from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
@@ -70,7 +71,8 @@ class HandlerParts(NamedTuple):
         broker, dispatcher = self.broker, self.dispatcher
         groups, transactions, shares, erasures = self.coordinators
         forwarder = self.topics.forwarder
-        spread = Spread(broker, None if forwarder is None else forwarder.peers)
+        peers = None if forwarder is None else forwarder.peers
+        spread = Spread(broker, peers)
         parts: dict[Any, object] = {
             AclAdministrator: AclAdministrator(broker, spread),
             BrokerContext: broker,
@@ -87,6 +89,7 @@ class HandlerParts(NamedTuple):
             MarkerWriter: transactions.writer,
             OffsetsTopic | None: None if shares is None else shares.coordinator.topic,
             PartitionAdministrator: PartitionAdministrator(broker),
+            PeerClients | None: peers,
             Spread: spread,
             TokenAdministrator: TokenAdministrator(broker, spread),
             TopicAdministrator: self.topics,

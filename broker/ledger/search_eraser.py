@@ -13,21 +13,22 @@ from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED
 from lowtide.broker.ledger.ledger_entries import committed_entries, named_entries
-from lowtide.broker.partitions.erasures import append_erasures, why_not_erasable
+from lowtide.broker.partitions.erasures import erase_found, is_compacted, why_not_erasable
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.refusal import Refusal
-from lowtide.storage.erasures.log_search import SearchedLog
+from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.ledger.erasure_ledger import ErasureLedger
     from lowtide.broker.ledger.erasure_marks import ErasureMarks
     from lowtide.broker.ledger.ledger_entries import ErasureRequest
+    from lowtide.broker.partitions.compacted_erasures import CompactedErasure
     from lowtide.broker.partitions.log_searches import PartitionSearch
+    from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.protocol.erasure_ledger_records import LedgerEntry
     from lowtide.protocol.messages.find_records import FoundPartition
+    from lowtide.protocol.types import Offset
 
 
 REPEATING: Final = "The leader repeats erasures that its log lacks."
@@ -36,16 +37,55 @@ REPEATING: Final = "The leader repeats erasures that its log lacks."
 class SearchErasure:
     """How far the erasure of what one search found is."""
 
-    __slots__ = ("entries", "erasures_end", "is_recorded", "running")
+    __slots__ = ("compacted", "entries", "erasures_end", "is_recorded", "running")
 
-    def __init__(self, running: PartitionSearch) -> None:
+    def __init__(self, running: PartitionSearch, compacted: CompactedErasure | None) -> None:
+        """`compacted` is the search of all replicas, if they may differ."""
         self.running = running
+        self.compacted = compacted
         self.entries: list[LedgerEntry] = []
         """What the ledger has about the search."""
         self.erasures_end: Offset | None = None
         """The exclusive end of the erasures; -1 if there is nothing to erase, None before they are appended."""
         self.is_recorded = False
         """Whether the ledger has the commit."""
+
+    @property
+    def outcome(self) -> SearchedLog | SearchFailure | Refusal | None:
+        """What was found, in a compacted log by all replicas; None while the search is under way."""
+        return self.running.outcome if self.compacted is None else self.compacted.outcome
+
+    @property
+    def waits_for(self) -> str | None:
+        """What the search waits for, in a sentence; None if that is the leader's own search."""
+        return None if self.compacted is None else self.compacted.waits_for
+
+    def refusal(self, replicas: ReplicaManager) -> Refusal | None:
+        """Returns why no erasure can be appended in this leader epoch; None if one can be."""
+        if self.compacted is not None:
+            return self.compacted.why_over()
+        partition = self.running.partition
+        refusal = why_not_erasable(replicas, partition)
+        if refusal is None and not (self.running.is_current() and partition.is_leader):
+            refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+        return refusal
+
+    def append(self, replicas: ReplicaManager, erasure_id: UUID, now_ms: int) -> Refusal | None:
+        """Appends the erasure, once. Returns why it didn't. `now_ms` is wall-clock time."""
+        partition, searched = self.running.partition, self.outcome
+        assert isinstance(searched, SearchedLog)
+        if self.compacted is not None:
+            end_offset: Offset | Refusal | ErrorCode = self.compacted.append(erasure_id, now_ms)
+        elif is_compacted(partition.log):  # Since the search began.
+            end_offset = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            end_offset = erase_found(replicas, partition, erasure_id, searched.records.ranges(), now_ms)
+        if isinstance(end_offset, ErrorCode):
+            end_offset = Refusal(end_offset, "")
+        if isinstance(end_offset, Refusal):
+            return end_offset
+        self.erasures_end = end_offset
+        return None
 
 
 class SearchEraser:
@@ -98,21 +138,18 @@ class SearchEraser:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, REPEATING)
         if partition.log.config.is_held(self._broker.clock.wall_ms()):
             return Refusal(ErrorCode.POLICY_VIOLATION, partition.log.config.hold_sentence)
-        refusal = why_not_erasable(self._broker.replicas, partition)
-        if refusal is None and not (erasure.running.is_current() and partition.is_leader):
-            refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-        return refusal
+        return erasure.refusal(self._broker.replicas)
 
     def _named(self, request: ErasureRequest, erasure: SearchErasure) -> list[LedgerEntry]:
         """Returns the entries that the ledger must have before the erasure is appended."""
         if erasure.erasures_end is not None:
             return []
-        running, now_ms = erasure.running, self._broker.clock.wall_ms()
-        assert isinstance(running.outcome, SearchedLog)
+        running, searched, now_ms = erasure.running, erasure.outcome, self._broker.clock.wall_ms()
+        assert isinstance(searched, SearchedLog)
         erasure.entries = named_entries(
-            request, running.log, self._broker.metadata.broker_id, running.leader_epoch, running.outcome, now_ms
+            request, running.log, self._broker.metadata.broker_id, running.leader_epoch, searched, now_ms
         )
-        return erasure.entries if running.outcome.records else []
+        return erasure.entries if searched.records else []
 
     def _appended(self, request: ErasureRequest, row: FoundPartition, erasure: SearchErasure) -> Refusal | None:
         """Appends the erasures of a finished search, once. Returns why it didn't."""
@@ -120,22 +157,12 @@ class SearchEraser:
         if refusal is not None:
             return refusal
         partition, replicas = erasure.running.partition, self._broker.replicas
-        known = partition.log.erasures.known
         row.record_count, row.has_more = 0, False
         erasure_id = UUID(bytes=request.erasure_id)
         if erasure.erasures_end is None:
-            assert isinstance(erasure.running.outcome, SearchedLog)
-            if partition.leadership is not None:
-                # A replica that is away may have records below the log start, which the search doesn't see.
-                partition.leadership.note_acknowledged(partition.log.log_start_offset)
-            left = erasure.running.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
-            # What others name, perhaps since the search, must be committed and done too.
-            end_offset: Offset | ErrorCode = known[-1].end_offset if known else UNKNOWN_OFFSET
-            if left:
-                end_offset = append_erasures(replicas, partition, erasure_id, left, self._broker.clock.wall_ms())
-                if isinstance(end_offset, ErrorCode):
-                    return Refusal(end_offset, "")
-            erasure.erasures_end = end_offset
+            refusal = erasure.append(replicas, erasure_id, self._broker.clock.wall_ms())
+            if refusal is not None:
+                return refusal
         row.log_start_offset = partition.log.log_start_offset
         row.record_count = sum(each.count for each in partition.log.erasures.known if each.erasure_id == erasure_id)
         return None

@@ -104,6 +104,17 @@ _TO_ERASE: Final = gauge(
 _ERASE_REQUESTS: Final = gauge(
     "lowtide_erase_requests_waiting", "The number of waiting EraseRecords requests, per partition.", "directory"
 )
+_OLDEST_ERASURE: Final = gauge(
+    "lowtide_erasures_oldest_seconds",
+    "How long the log that waits longest has waited to be erased.",
+    "directory",
+    unit="seconds",
+)
+_ERASURES_WITHOUT_ROOM: Final = gauge(
+    "lowtide_erasures_without_room",
+    "The number of logs to erase whose last attempt lacked disk space or a file descriptor.",
+    "directory",
+)
 _ERASED: Final = counter(
     "lowtide_erased_segments_total", "The number of segments that were rewritten without deleted records.", "directory"
 )
@@ -248,6 +259,8 @@ def _write_directories(scrape: Scrape, page: Page) -> Iterator[None]:
     page.rows(_FREE, [((path,), usage.usable_bytes) for path, usage in usages])
     page.rows(_TO_ERASE, [((path,), usage.to_erase.logs) for path, usage in usages])
     page.rows(_ERASE_REQUESTS, [((path,), usage.to_erase.requests) for path, usage in usages])
+    page.rows(_OLDEST_ERASURE, [((path,), usage.to_erase.oldest_ms / 1000) for path, usage in usages])
+    page.rows(_ERASURES_WITHOUT_ROOM, [((path,), usage.to_erase.without_room) for path, usage in usages])
     page.rows(_ERASED, [((path,), usage.erased.segments) for path, usage in usages])
     page.rows(_ERASED_WRITTEN, [((path,), usage.erased.written_bytes) for path, usage in usages])
     spaces = {}

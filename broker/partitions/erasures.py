@@ -10,38 +10,46 @@ from typing import Final
 from uuid import UUID
 
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.protocol.erasure_record import ErasureRecord
+from lowtide.protocol.erasure_record import ErasureRecord, ReplicaSearch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.partition import Partition
 from lowtide.replication.refusal import Refusal
+from lowtide.storage.log.log import Log
 from lowtide.storage.log.markers import make_erasure
 
 RANGE_BYTES_MAX: Final = 20
 """The most bytes that a range of offsets takes in an erasure."""
 
 TOO_OLD: Final = "A broker of the cluster can't erase single records: nothing is erased before all brokers can."
-COMPACTED: Final = (
-    "The log was compacted, so its replicas may differ: erasing single records of compacted topics isn't supported."
-)
 TOO_FEW: Final = "Fewer replicas are in sync than min.insync.replicas."
 
 
 def why_not_erasable(replicas: ReplicaManager, partition: Partition) -> Refusal | None:
     """Returns why records of a partition can't be erased by offset; None if they can."""
-    log = partition.log
     if replicas.image is None or not replicas.image.erases_records:
         return Refusal(ErrorCode.UNSUPPORTED_VERSION, TOO_OLD)
-    if "compact" in log.config.cleanup_policy or log.swaps.cleaned_to is not None:
-        return Refusal(ErrorCode.POLICY_VIOLATION, COMPACTED)
     return None if partition.has_enough_in_sync else Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, TOO_FEW)
 
 
+def is_compacted(log: Log) -> bool:
+    """Returns whether a log is or was compacted, so that its replicas may have different records."""
+    return "compact" in log.config.cleanup_policy or log.swaps.cleaned_to is not None
+
+
 def append_erasures(
-    replicas: ReplicaManager, partition: Partition, erasure_id: UUID, found: OffsetRanges, now_ms: int
+    replicas: ReplicaManager,
+    partition: Partition,
+    erasure_id: UUID,
+    found: OffsetRanges,
+    now_ms: int,
+    search: ReplicaSearch | None = None,
 ) -> Offset | ErrorCode:
-    """Appends what erases the records at `found`, which is not empty. `now_ms` is wall-clock time.
+    """Appends what erases the records at `found`, which is empty only after a `search` of the replicas.
+
+    Several erasures are in ascending order of offsets: without the oldest versions of a key no older one becomes
+    visible. `now_ms` is wall-clock time.
 
     Returns the exclusive end of the last erasure. After an error some may have been appended; a repetition with the
     same id appends the rest. Errors: those of `Log.append_as_leader`.
@@ -49,12 +57,32 @@ def append_erasures(
     config = partition.log.config
     ranges_max = max(min(config.max_message_bytes, config.segment_bytes) // 2 // RANGE_BYTES_MAX, 1)
     ranges: tuple[OffsetRange, ...] = found.ranges()
+    assert ranges or search is not None
     end_offset: Offset = -1
-    for start in range(0, len(ranges), ranges_max):
-        record = ErasureRecord(erasure_id, 0, ranges[start : start + ranges_max])
+    for start in range(0, max(len(ranges), 1), ranges_max):
+        record = ErasureRecord(erasure_id, ranges[start : start + ranges_max], search)
         batch = make_erasure(record, partition.log.segments.active.max_timestamp)
         appended = replicas.append(partition, batch, now_ms)
         if isinstance(appended, ErrorCode):
             return appended
         end_offset = appended.last_offset + 1
     return end_offset
+
+
+def erase_found(
+    replicas: ReplicaManager, partition: Partition, erasure_id: UUID, found: OffsetRanges, now_ms: int
+) -> Offset | ErrorCode:
+    """Erases what the leader has found in a log that was never compacted. `now_ms` is wall-clock time.
+
+    Returns the exclusive end of the erasures; without anything to erase that of the last one in the log, or -1. Errors:
+    as `append_erasures`.
+    """
+    known = partition.log.erasures.known
+    if partition.leadership is not None:
+        # A replica that is away may have records below the log start, which the search doesn't see.
+        partition.leadership.note_acknowledged(partition.log.log_start_offset)
+    left = found.without(OffsetRanges.union_of(each.left for each in known))
+    if left:
+        return append_erasures(replicas, partition, erasure_id, left, now_ms)
+    # What others name, perhaps since the search, must be committed and done too.
+    return known[-1].end_offset if known else UNKNOWN_OFFSET

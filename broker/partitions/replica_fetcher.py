@@ -89,7 +89,9 @@ class ReplicaFetcher:
     def __init__(self, leader_id: BrokerId, parts: FetcherParts, *, version: int) -> None:
         self.leader_id = leader_id
         self.plan = FollowerFetchPlan(
-            parts.session.broker_id, version=version, throttle=partial(_wait_ms, parts.throttle)
+            parts.session.broker_id,
+            version=version,
+            throttle=lambda following: parts.throttle.wait_ms(*following.key),
         )
         self.fetched_bytes = 0
         self.fetches = 0
@@ -272,6 +274,9 @@ class ReplicaFetcher:
             if error.is_passing:
                 self._delay(following, Delay(f"its records could not be appended: {error}"))
             return
+        if taken.starts_over is not None:
+            self._reset(following, row.log_start_offset, taken.starts_over)
+            return
         if taken.removed:
             parts.replicas.log_manager.remove_segments(log, taken.removed)
         if taken.error is not ErrorCode.NONE:
@@ -359,7 +364,7 @@ class ReplicaFetcher:
         if lacks_room and not following.has_left:
             self._delay(following, Delay(f"its log can't be cut: {error}"))
 
-    def _reset(self, following: FollowedPartition, offset: Offset) -> None:
+    def _reset(self, following: FollowedPartition, offset: Offset, reason: str = "its leader starts above it") -> None:
         following.on_event(FollowerEvent.CUT)
         self.plan.wait_for_disk(following)
         log = following.log
@@ -370,8 +375,8 @@ class ReplicaFetcher:
             leader_epoch=following.leader_epoch,
             log_start_offset=offset,
             log_end_offset_before=log.log_end_offset,
+            reason=reason,
         )
-
         self._parts.replicas.log_manager.restart_at(
             log, offset, following.leader_epoch, lambda: not following.has_left, partial(self._on_reset, following)
         )
@@ -394,7 +399,3 @@ class ReplicaFetcher:
                 reason=delay.reason,
             )
         self.plan.delay(following, following.delayed_until_ms)
-
-
-def _wait_ms(throttle: ReplicationThrottle, following: FollowedPartition) -> int:
-    return throttle.wait_ms(*following.key)

@@ -10,9 +10,24 @@ each broker with a replica whether its files are clean. docs/erasure.md; docs/ad
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int16, Int32, Int64, Message, String, Uuid, versions
+from lowtide.protocol.schema import (
+    NO_ROWS,
+    ApiMessage,
+    Bool,
+    Bytes,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    Uuid,
+    Versions,
+    versions,
+)
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
 
@@ -24,10 +39,15 @@ class RecordOffsets(Message, kw_only=True):
 
 
 class FindRecordsPartition(Message, kw_only=True):
-    """`offsets` select exactly these records, if the request has neither keys nor a header."""
+    """`offsets` select exactly these records, if the request has neither keys nor a header.
+
+    `leader_epoch` and `end_offset` are a leader's: its epoch and the exclusive end of its search.
+    """
 
     partition_index: Int32
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
+    leader_epoch: Annotated[Int32, Versions("1+")] = NO_LEADER_EPOCH
+    end_offset: Annotated[Int64, Versions("1+")] = UNKNOWN_OFFSET
 
 
 class FindRecordsTopic(Message, kw_only=True):
@@ -38,13 +58,16 @@ class FindRecordsTopic(Message, kw_only=True):
     partitions: list[FindRecordsPartition]
 
 
-@versions("0", flexible="0+")
+@versions("0-1", flexible="0+")
 class FindRecordsRequest(ApiMessage, kw_only=True):
     """One selector: keys, or a header, or offsets in each partition.
 
     The answer is sent when all partitions are searched, or after `timeout_ms`. At most `ranges_max` ranges of offsets
     are returned for a partition. No partition asks whether the broker supports the request. With `erase` the search id
     is the id of the erasure, and no offsets are returned.
+
+    With a `replica_epoch` a leader asks a follower, which has this broker epoch, to search its own replica and to note
+    durably that it has: replicas of a compacted log differ. The search id is then that of the leader's attempt.
     """
 
     search_id: Uuid
@@ -57,6 +80,7 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     erase: Bool = False
     commitment: Bytes = b""
     """To the selector, for the ledger of erasures: SHA-256 of nonce, kind and selector, or empty."""
+    replica_epoch: Annotated[Int64, Versions("1+")] = -1
 
 
 class FoundPartition(Message, kw_only=True):
@@ -75,6 +99,9 @@ class FoundPartition(Message, kw_only=True):
     total_bytes: Int64 = 0
     record_count: Int64 = 0
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
+    timestamps: Annotated[list[Int64], Versions("1+")] = NO_ROWS
+    leader_epochs: Annotated[list[Int32], Versions("1+")] = NO_ROWS
+    """Those of each record found, in the order of offsets; for a leader only."""
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
     log_start_offset: Int64 = UNKNOWN_OFFSET
@@ -89,7 +116,7 @@ class FoundTopic(Message, kw_only=True):
     partitions: list[FoundPartition]
 
 
-@versions("0", flexible="0+")
+@versions("0-1", flexible="0+")
 class FindRecordsResponse(ApiMessage, kw_only=True):
     """With an error of the whole request there are no rows."""
 

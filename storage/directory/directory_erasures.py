@@ -23,6 +23,7 @@ from lowtide.storage.directory.directory_reports import ErasureTotals, PendingEr
 from lowtide.storage.directory.log_erasure import (
     ErasureStep,
     LogErasure,
+    RewritingPasses,
     has_segments_below_start,
     next_step,
     segment_to_erase,
@@ -113,6 +114,12 @@ class DirectoryErasures:
         self._next: dict[Log, None] = {}
         """Logs to look at again when one under way is done."""
         self._begun_ms: dict[Log, int] = {}
+        self._passes: dict[Log, RewritingPasses] = {}
+        """Of logs that were rewritten for erasures."""
+        self._since_ms: dict[Log, int] = {}
+        """Since when a log that is due has waited."""
+        self._without_room: set[Log] = set()
+        """Logs whose last attempt lacked room or a descriptor."""
         self._held_ms: dict[Log, int] = {}
         """Since when a hole has waited for its readers."""
         self._turn = 0
@@ -121,14 +128,25 @@ class DirectoryErasures:
 
     @property
     def to_erase(self) -> PendingErasures:
-        return PendingErasures(len(self), self._waiting)
+        due, now_ms = self._due(), self._ports.clock.monotonic_ms()
+        oldest_ms = max((now_ms - self._since_ms.get(log, now_ms) for log in due), default=0)
+        return PendingErasures(len(due), self._waiting, oldest_ms, len(self._without_room & due))
 
     def __len__(self) -> int:
         """How many logs are due."""
-        return len(self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys())
+        return len(self._due())
+
+    def _due(self) -> set[Log]:
+        return self.wanted.keys() | self._erasing.keys() | self._requests.keys() | self._running.keys()
+
+    def _note_waiting(self, log: Log) -> None:
+        """Notes since when a log waits, before it becomes due."""
+        if not any(log in logs for logs in (self.wanted, self._erasing, self._requests, self._running)):
+            self._since_ms[log] = self._ports.clock.monotonic_ms()
 
     def want(self, log: Log) -> None:
         """Schedules a log that was loaded or configured, that got an erasure, or whose log start has risen."""
+        self._note_waiting(log)
         if log.config.lowtide_delete_erase:
             self.wanted[log] = None
         if log.erasures.pending:
@@ -146,6 +164,7 @@ class DirectoryErasures:
             refused = EraseFailedError(f"{REQUESTS_MAX} requests to erase records are waiting already")
             self._ports.committer.submit(Barrier(), lambda _error: on_done(refused))
             return lambda: None
+        self._note_waiting(log)
         self._requests.setdefault(log, []).append(request)
         self._waiting += 1
         return lambda: self._take_out(log, request)
@@ -164,6 +183,9 @@ class DirectoryErasures:
         self.wanted.pop(log, None)
         self._erasing.pop(log, None)
         self._begun_ms.pop(log, None)
+        self._passes.pop(log, None)
+        self._since_ms.pop(log, None)
+        self._without_room.discard(log)
         self._held_ms.pop(log, None)
         self._next.pop(log, None)
         self._refuse(log, "the replica is no longer here")
@@ -233,7 +255,10 @@ class DirectoryErasures:
     def _take_next(self, log: Log, now_ms: int) -> None:
         """Takes the next step for what erasures name, then for what lies below the log start."""
         segment = segment_to_erase(log)
-        if segment is not None:
+        if segment is not None and log not in self._passes:
+            self._passes[log] = RewritingPasses()
+        if log in self._passes and self._passes[log].may_rewrite(segment, now_ms):
+            assert segment is not None
             self._rewrite(log, segment, now_ms)
             return
         if not log.erasures.pending:
@@ -286,7 +311,11 @@ class DirectoryErasures:
         self._removal.remove_now(log.directory, max(each.base_offset for each in removed) + 1)
 
     def _on_end(self, log: Log, error: OSError | StorageError | None) -> None:
-        self._running.pop(log, None)
+        ended = self._running.pop(log, None)
+        if ended is not None and log in self._passes:
+            self._passes[log].on_rewritten(ended.segment, self._begun_ms.get(log, 0), self._ports.clock.monotonic_ms())
+        if error is None:
+            self._without_room.discard(log)
         if error is not None:
             self._on_error(log, error)
         elif not self._is_stopped and self._is_here(log) and log in self._requests:
@@ -299,6 +328,7 @@ class DirectoryErasures:
     def _on_error(self, log: Log, error: OSError | StorageError) -> None:
         """Ignores errors that may pass, reports damage, and takes the directory offline if the disk fails."""
         if is_passing(error):
+            self._without_room.add(log)
             return
         self.wanted.pop(log, None)
         failed = error if isinstance(error, StorageError) else storage_error(log.directory, error)

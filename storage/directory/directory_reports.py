@@ -31,6 +31,10 @@ class PendingErasures(NamedTuple):
     """Logs that have something to erase."""
     requests: int
     """Requests that wait for their answer."""
+    oldest_ms: int
+    """How long the log that waits longest has waited; 0 if none waits."""
+    without_room: int
+    """Logs whose last attempt lacked room or a descriptor."""
 
 
 class DirectoryUsage(NamedTuple):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
 from lowtide.protocol.types import Offset
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     from lowtide.storage.log.producers.open_transactions import CompletedTransaction
     from lowtide.storage.log.segments.segment import Segment
     from lowtide.storage.log.segments.segment_files import RemovedSegment
+
+
+RESTS_PER_PASS: Final = 3
+"""A log rests for so many times as long as a pass has rewritten: at most a quarter of the time goes into it."""
+
+REST_MAX_MS: Final = 15_000
+"""The longest rest: a request waits for it and for two passes, by default at most one minute."""
 
 
 class ErasureStep(Enum):
@@ -91,6 +98,34 @@ def segment_to_erase(log: Log) -> Segment | None:
         log.upkeep_queue[log] = None
     erasable = erasures.to_erase()
     return segments[max(segments.number_of(erasable.first), 0)] if erasable else None
+
+
+class RewritingPasses:
+    """Decides when a log is rewritten for erasures: once through its segments, then it rests.
+
+    Erasures that arrive meanwhile are done together in the next pass. Otherwise an erasure a minute would rewrite a
+    large log all the time. A log that has rested begins at once.
+    """
+
+    def __init__(self) -> None:
+        self._last_offset: Offset = -1
+        """The base offset of the segment rewritten last in this pass; -1 between two passes."""
+        self._busy_ms = 0
+        self._ended_ms = 0
+        self._rests_until_ms = 0
+
+    def may_rewrite(self, segment: Segment | None, now_ms: int) -> bool:
+        """Returns whether `segment` is rewritten now. It is the first one with something to erase, if there is one."""
+        if self._last_offset >= 0 and (segment is None or segment.base_offset <= self._last_offset):
+            self._rests_until_ms = self._ended_ms + min(RESTS_PER_PASS * self._busy_ms, REST_MAX_MS)
+            self._last_offset, self._busy_ms = -1, 0
+        return segment is not None and now_ms >= self._rests_until_ms
+
+    def on_rewritten(self, segment: Segment, begun_ms: int, now_ms: int) -> None:
+        """Notes that rewriting a segment has ended, with or without success."""
+        self._last_offset = segment.base_offset
+        self._busy_ms += max(now_ms - begun_ms, 0)
+        self._ended_ms = now_ms
 
 
 class LogErasure:

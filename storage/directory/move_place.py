@@ -26,7 +26,7 @@ def relocate(log: Log, directory: str) -> None:
 
 
 def take_over(log: Log, source: Log) -> None:
-    """Copies from the source to `log` the state that batches don't have: all producers, and the high watermark.
+    """Copies from the source to `log` what batches don't have: all producers, the searches, the high watermark.
 
     Both logs end at the same offset. Of producers without records the source knows more than the batches (KAFKA-7190).
     Errors: OSError; then only memory has the state.
@@ -34,6 +34,7 @@ def take_over(log: Log, source: Log) -> None:
     assert log.log_end_offset == source.log_end_offset, (log.describe(), source.describe())
     log.producer_state, log.transactions = source.producer_state, source.transactions
     log.advance_high_watermark(source.high_watermark)
+    log.erasures.take_over(source.erasures)
     if source.producer_state.producers:
         log.files.sync.note_written([log.files.snapshots.take(log.log_end_offset, source.producer_state)])
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from lowtide.protocol.control_records import read_control_record
 from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import LeaderEpoch, Offset
+from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset
 from lowtide.runtime.filesystem import Buffer
 from lowtide.storage.checkpoint import parent_directory
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
@@ -264,14 +264,20 @@ class Log(LogOffsets):
         return True
 
     def append_as_follower(
-        self, records: memoryview, *, now_ms: int, maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX,
+        broker_id: BrokerId | None = None,
     ) -> FollowerAppend | ErrorCode:
         """Appends whole batches from a leader, with their offsets and epochs; ignores what follows the last whole one.
 
         Stops at a batch of a later leader epoch than `maximum_epoch` (KAFKA-18723). An empty log also takes a first
         batch that straddles its log start, which stays where it is (KAFKA-6975). Errors: CORRUPT_MESSAGE for a wrong
         checksum, OFFSET_OUT_OF_RANGE for a batch that doesn't begin at or after the log end; nothing is written then.
-        KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError.
+        KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError. NotSearchedError if the
+        replica on `broker_id` must start over; nothing is written then.
         """
         assert not self.truncating, self.describe()
         batches = split_stored_batches(records, maximum_epoch)
@@ -285,6 +291,11 @@ class Log(LogOffsets):
         straddles = first.base_offset < expected <= first.last_offset and self.log_start_offset == expected
         if not follow_each_other(batches, first.base_offset if straddles else expected):
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        if broker_id is not None:
+            for batch in batches:
+                if batch.header.is_control and batch.header.producer_id < 0:
+                    path, offset = self.segments.active.path, batch.header.base_offset
+                    self.erasures.check_searched(path, batch.content, offset, broker_id)
         try:
             # Nothing readable is lost: all that the log has on disk lies below its start.
             removed = self.files.start_over(first.base_offset, self.config, now_ms) if straddles else []

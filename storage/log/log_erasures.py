@@ -3,7 +3,8 @@
 An erasure is a control batch that names offsets below its own. It takes effect once the high watermark has passed it:
 then no read returns a record that it names, and segments are rewritten without these. docs/adr/0023.
 
-The file `lowtide-erasures` has the state, one line for each erasure. It is staged for the next flush if `dirty`, like
+The file `lowtide-erasures` has the state, one line for each erasure, and one for each search in which this replica has
+taken part (docs/adr/0024). It is staged for the next flush if `dirty`, like
 the leader epochs: a flush that raises the recovery point above an erasure makes the file durable before. So erasures
 below the recovery point are in the file, and a start finds those above it in the batches.
 
@@ -26,7 +27,7 @@ from lowtide.protocol.compression import Buffer
 from lowtide.protocol.erasure_record import ErasureRecord, read_erasure
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
-from lowtide.protocol.types import NO_LEADER_EPOCH, LeaderEpoch, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import DamagedSegmentError
 
@@ -35,7 +36,11 @@ ERASURES_FILE: Final = "lowtide-erasures"
 KEPT_MAX: Final = 1_000
 """The number of finished erasures that a log remembers, to count the records of earlier requests with the same id."""
 
-_VERSION: Final = 0
+SEARCHES_KEPT: Final = 16
+"""The number of searches that a log remembers. A leader searches for one erasure at a time; the next one ends above it.
+"""
+
+_VERSION: Final = 1
 
 _LOADED: Final = 1
 """The number of the change that a start found in the file."""
@@ -43,6 +48,13 @@ _LOADED: Final = 1
 
 REWRITTEN_BYTES_MAX: Final = 1 << 20
 """The bytes of batches without erased records that a log keeps in memory."""
+
+
+class NotSearchedError(Exception):
+    """This replica has met an erasure of a compacted log for which it was not searched, so it starts over."""
+
+    def __init__(self, record: ErasureRecord, offset: Offset) -> None:
+        super().__init__(f"the erasure {record.erasure_id} at offset {offset} came without a search of this replica")
 
 
 class RewrittenBatches:
@@ -73,11 +85,12 @@ class KnownErasure(msgspec.Struct):
     """Of its batch."""
     leader_epoch: LeaderEpoch
     erasure_id: UUID
-    flags: int
     count: int
     """The number of offsets that it names."""
     left: OffsetRanges
     """The offsets whose records may still be in a file of the log."""
+    has_search: bool = False
+    """Whether the replicas have searched, because the log was compacted."""
     begun: int = 0
     """The change with which it was noted that rewriting may have begun; 0 if it hasn't."""
 
@@ -85,7 +98,7 @@ class KnownErasure(msgspec.Struct):
     def of(cls, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> KnownErasure:
         """Returns an erasure that was found in the log."""
         ranges = OffsetRanges(record.ranges)
-        return cls(offset, leader_epoch, record.erasure_id, record.flags, ranges.count, ranges)
+        return cls(offset, leader_epoch, record.erasure_id, ranges.count, ranges, has_search=record.search is not None)
 
     @property
     def end_offset(self) -> Offset:
@@ -113,18 +126,26 @@ class LogErasures:
         "_in_effect",
         "acknowledged",
         "changes",
+        "copied_at",
         "deleted_to",
         "dirty",
         "filters_reads",
         "known",
         "pending",
         "rewritten",
+        "searches",
         "withheld",
     )
 
-    def __init__(self, known: Iterable[KnownErasure] = (), *, dirty: bool = False) -> None:
-        """`known` is from a file that is on the disk, unless it is `dirty`."""
+    def __init__(
+        self, known: Iterable[KnownErasure] = (), searches: Iterable[UUID] = (), *, dirty: bool = False
+    ) -> None:
+        """`known` and `searches` are from a file that is on the disk, unless it is `dirty`."""
         self.known: list[KnownErasure] = list(known)
+        self.searches: list[UUID] = list(searches)
+        """The searches for erasures in which this replica has taken part, the oldest first."""
+        self.copied_at: Offset = 0
+        """The leader's high watermark when the copying of this log began, if it was empty since the start; else 0."""
         self.changes = _LOADED
         """Counts the changes of what the file has."""
         self._durable_changes = 0 if dirty else _LOADED
@@ -154,8 +175,7 @@ class LogErasures:
 
     def note(self, record: ErasureRecord, offset: Offset, leader_epoch: LeaderEpoch) -> None:
         """Adds the erasure at `offset`, the end of the log."""
-        ranges = OffsetRanges(record.ranges)
-        self.known.append(KnownErasure(offset, leader_epoch, record.erasure_id, record.flags, ranges.count, ranges))
+        self.known.append(KnownErasure.of(record, offset, leader_epoch))
         self._changed()
 
     def cut(self, end_offset: Offset) -> None:
@@ -163,6 +183,50 @@ class LogErasures:
         if self.known and self.known[-1].offset >= end_offset:
             self.known = [each for each in self.known if each.offset < end_offset]
             self._changed()
+
+    def start_over(self) -> None:
+        """Forgets the erasures and the searches, because the log was emptied."""
+        self.copied_at = Offset(0)
+        if self.known or self.searches:
+            self.known, self.searches = [], []
+            self._changed()
+
+    def take_over(self, source: LogErasures) -> None:
+        """Notes the searches of a log that this one replaces, which has the same records."""
+        self.copied_at = source.copied_at
+        for search_id in source.searches:
+            self.note_search(search_id)
+
+    def note_search(self, search_id: UUID) -> int:
+        """Notes that this replica takes part in a search. Returns the change that must be on the disk."""
+        if search_id not in self.searches:
+            self.searches = [*self.searches, search_id][-SEARCHES_KEPT:]
+            self._changed()
+        return self.changes
+
+    def must_start_over(self, record: ErasureRecord, offset: Offset, broker_id: BrokerId) -> bool:
+        """Returns whether this replica may have records that the erasure at `offset` should name, but doesn't.
+
+        In a compacted log replicas differ. This one may have an old version of a record that all others have removed,
+        unless it has taken part in the search, or copied its log from one in which the erasure was committed.
+        """
+        search = record.search
+        if search is None or self.copied_at > offset:
+            return False
+        return search.search_id not in self.searches or broker_id not in search.brokers
+
+    def check_searched(self, path: str, batch: Buffer, offset: Offset, broker_id: BrokerId) -> None:
+        """Raises NotSearchedError if the replica must start over because of an erasure, the control batch at `offset`.
+
+        It is to be written to the file at `path`. Errors: DamagedSegmentError.
+        """
+        record = stored_erasure(path, batch)
+        if record is not None and self.must_start_over(record, offset, broker_id):
+            raise NotSearchedError(record, offset)
+
+    def is_durable(self, change: int) -> bool:
+        """Returns whether the file has this change, and is on the disk."""
+        return self._durable_changes >= change
 
     def note_durable(self, changes: int) -> None:
         """Notes that the file has this change, and is on the disk."""
@@ -262,32 +326,40 @@ class LogErasures:
         for each in self.known:
             ranges = ",".join(f"{first}-{last}" for first, last in each.left)
             lines.append(
-                f"{each.offset} {each.leader_epoch} {each.erasure_id.hex} {each.flags} {each.count} "
+                f"{each.offset} {each.leader_epoch} {each.erasure_id.hex} {int(each.has_search)} {each.count} "
                 f"{int(each.begun > 0)} {ranges or '-'}"
             )
+        lines += [str(len(self.searches)), *(each.hex for each in self.searches)]
         return "\n".join([*lines, ""]).encode()
 
 
-def decode_erasures(path: str, content: bytes) -> list[KnownErasure]:
-    """Returns the erasures in the file at `path`. Errors: CheckpointError if it is damaged."""
+def decode_erasures(path: str, content: bytes) -> tuple[list[KnownErasure], list[UUID]]:
+    """Returns the erasures and the searches in the file at `path`. Errors: CheckpointError if it is damaged."""
     try:
         version, count, *lines = content.decode("ascii").split("\n")
-        if int(version) != _VERSION or lines[int(count) :] != [""]:
+        own, (searched, *searches) = lines[: int(count)], lines[int(count) :]
+        if int(version) != _VERSION or searches[int(searched) :] != [""]:
             raise CheckpointError(path, "it isn't whole, or its version is unknown")
-        known = [_decoded(line) for line in lines[:-1]]
+        known, noted = [_decoded(line) for line in own], [UUID(hex=each) for each in searches[:-1]]
     except ValueError as error:
         raise CheckpointError(path, f"it is damaged: {error}") from error
     if any(later.offset <= earlier.offset for earlier, later in pairwise(known)):
         raise CheckpointError(path, "it is damaged: its offsets don't rise")
-    return known
+    return known, noted
 
 
 def _decoded(line: str) -> KnownErasure:
-    offset, epoch, erasure_id, flags, count, begun, ranges = line.split(" ")
+    offset, epoch, erasure_id, has_search, count, begun, ranges = line.split(" ")
     pairs = [] if ranges == "-" else [pair.split("-") for pair in ranges.split(",")]
     left = OffsetRanges((int(first), int(last)) for first, last in pairs)
     return KnownErasure(
-        int(offset), int(epoch), UUID(hex=erasure_id), int(flags), int(count), left, begun=_LOADED if int(begun) else 0
+        int(offset),
+        int(epoch),
+        UUID(hex=erasure_id),
+        int(count),
+        left,
+        has_search=bool(int(has_search)),
+        begun=_LOADED if int(begun) else 0,
     )
 
 

@@ -82,7 +82,7 @@ class LogTruncation:
         log.files.sync.on_truncated(0)
         log.leader_epochs.clear()
         log.leader_epochs.assign(leader_epoch, offset)
-        log.erasures.cut(Offset(0))
+        log.erasures.start_over()
         log.producer_state.reset()
         log.producer_state.verifications.clear()
         log.are_producers_stale = False

@@ -259,13 +259,3 @@ def test_a_broker_that_was_away_is_named_and_clean_when_it_is_back(
     assert (told["erasure_id"], sorted(told["partitions"][0]["erased_by"])) == (str(erasure_id), list(ALL))
     assert files_with(cluster, PERSON, f"{topic}-*") == []
     check_all_read(cluster, admin, topic, live())
-
-
-def test_a_compacted_topic_is_refused_with_the_reason(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
-    """Protects readers from an older record of a key, which a replica may have kept and would be current again."""
-    topic = "people-compacted"
-    admin.create_topics([NewTopic(name=topic, partitions=1, configs={"cleanup.policy": "compact"})])
-    produce(producer_of(cluster), topic, 10, 20)
-    ran = run("records", "erase", topic, "--offsets", "0:5", "--yes", bootstrap=cluster.bootstrap, code=1)
-    assert "compacted topics isn't supported" in ran.stdout
-    assert read_by_confluent(cluster.bootstrap, topic, "read_committed", 0).position == 10

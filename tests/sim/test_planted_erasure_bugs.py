@@ -13,7 +13,6 @@ import pytest
 
 from lowtide.broker.handlers import find_records
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
-from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
@@ -99,12 +98,12 @@ def a_segments_last_batch_vanishes(patch: Patch) -> None:
 
 
 def an_erasure_takes_the_next_record_too(patch: Patch) -> None:
-    without = erasing.without_records
+    without = erasing.without_erased
 
-    def more(header: BatchHeader, batch: Any, erased: OffsetRanges, **limits: Any) -> Any:
-        return without(header, batch, OffsetRanges((first, last + 1) for first, last in _joined(erased)), **limits)
+    def more(path: str, position: int, batch: Any, erased: OffsetRanges) -> Any:
+        return without(path, position, batch, OffsetRanges((first, last + 1) for first, last in _joined(erased)))
 
-    patch.setattr(erasing, "without_records", more)
+    patch.setattr(erasing, "without_erased", more)
 
 
 def _joined(erased: OffsetRanges) -> Iterator[tuple[Offset, Offset]]:

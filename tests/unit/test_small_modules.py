@@ -55,7 +55,6 @@ SMALL: set[str] = {
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
     "console/views.py",
-    "protocol/key_hash.py",
     "replication/unregistration.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""

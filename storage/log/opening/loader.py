@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from uuid import UUID
 
 from lowtide.protocol.types import Offset
 from lowtide.storage.checkpoint import CheckpointError
@@ -128,17 +129,21 @@ def _known_erasures(folder: LogFolder, recovery_point: Offset, log_end_offset: O
     Errors: StorageError.
     """
     stored: list[KnownErasure] = []
+    searches: list[UUID] = []
     searched = [] if clean else folder.unindexed
     if ERASURES_FILE in folder.names:
         path = folder.path(ERASURES_FILE)
         try:
-            stored = decode_erasures(path, folder.filesystem.read_bytes(path))
+            stored, searches = decode_erasures(path, folder.filesystem.read_bytes(path))
         except CheckpointError:
             searched, recovery_point = folder.segments, 0
     found = [each for segment in searched if segment in folder.segments for each in _erasures_in(segment)]
     known = merged(stored, found, log_end_offset if clean and searched is not folder.segments else recovery_point)
     is_on_disk = clean and known == stored
-    return LogErasures([each for each in known if each.offset < log_end_offset], dirty=bool(known) and not is_on_disk)
+    has_some = bool(known or searches)
+    return LogErasures(
+        [each for each in known if each.offset < log_end_offset], searches, dirty=has_some and not is_on_disk
+    )
 
 
 def _erasures_in(segment: Segment) -> Iterator[KnownErasure]:

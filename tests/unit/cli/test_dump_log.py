@@ -125,7 +125,7 @@ def test_programs_get_a_line_for_each_object(partition, capsys):
 
 def test_an_erasure_shows_what_it_names(partition, capsys):
     """Protects whoever must show, from a copy of the files, which records were erased."""
-    record = ErasureRecord(UUID(int=7), 0, (OffsetRange(3, 3), OffsetRange(8, 12)))
+    record = ErasureRecord(UUID(int=7), (OffsetRange(3, 3), OffsetRange(8, 12)))
     batch = make_erasure(record, TIME_MS)
     prefix = struct.pack(">qii", 100, batch.size_bytes - 12, 2)
     (partition / SEGMENT).write_bytes(prefix + b"".join(batch.tail))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType, end_transaction_record
 from lowtide.protocol.erasure_record import (
-    EVERY_REPLICA_SEARCHED,
     ErasureRecord,
+    ReplicaSearch,
     UnknownErasureError,
     encode_erasure,
     read_erasure,
@@ -32,10 +32,16 @@ RANGES = st.lists(
     min_size=1,
     max_size=50,
 ).map(lambda ranges: OffsetRanges(ranges).ranges())
-ERASURES = st.builds(ErasureRecord, st.uuids(), st.sampled_from((0, EVERY_REPLICA_SEARCHED)), RANGES)
+BROKERS = st.sets(st.integers(0, (1 << 31) - 1), min_size=1, max_size=5).map(lambda ids: tuple(sorted(ids)))
+SEARCHES = st.builds(ReplicaSearch, st.uuids(), BROKERS)
+ERASURES = st.one_of(
+    st.builds(ErasureRecord, st.uuids(), RANGES, st.none() | SEARCHES),
+    st.builds(ErasureRecord, st.uuids(), st.just(()), SEARCHES),
+)
 
 ID = UUID(int=0x1234)
-SMALL = ErasureRecord(ID, 0, (OffsetRange(5, 5), OffsetRange(9, 300)))
+SMALL = ErasureRecord(ID, (OffsetRange(5, 5), OffsetRange(9, 300)))
+SEARCHED = ErasureRecord(ID, (OffsetRange(5, 5),), ReplicaSearch(UUID(int=9), (1, 2, 300)))
 KEY, VALUE = encode_erasure(SMALL)
 
 
@@ -52,8 +58,8 @@ def value_of(ranges: bytes, *, version: int = 0, flags: int = 0, first: int = 5,
 
 
 @given(ERASURES)
-@example(ErasureRecord(ID, 0, (OffsetRange(0, OFFSET_MAX),)))
-@example(ErasureRecord(ID, 0, (OffsetRange(0, 0), OffsetRange(OFFSET_MAX, OFFSET_MAX))))
+@example(ErasureRecord(ID, (OffsetRange(0, OFFSET_MAX),)))
+@example(ErasureRecord(ID, (OffsetRange(0, 0), OffsetRange(OFFSET_MAX, OFFSET_MAX))))
 def test_an_erasure_is_read_as_it_was_written(erasure: ErasureRecord) -> None:
     """Protects that all replicas erase the same records."""
     assert read(*encode_erasure(erasure)) == erasure
@@ -69,9 +75,12 @@ def test_a_truncated_value_is_refused(erasure: ErasureRecord, data: st.DataObjec
 
 def test_every_truncation_and_addition_is_refused() -> None:
     """Protects the same at every byte."""
-    for size in range(len(VALUE)):
+    for value in (VALUE, encode_erasure(SEARCHED)[1]):
+        for size in range(len(value)):
+            with pytest.raises(ProtocolError):
+                read(KEY, value[:size])
         with pytest.raises(ProtocolError):
-            read(KEY, VALUE[:size])
+            read(KEY, value + b"\0")
     for size in range(len(KEY)):
         with pytest.raises(ProtocolError):
             read(KEY[:size], VALUE)
@@ -133,6 +142,15 @@ def test_an_invalid_value_is_refused(value: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         read(KEY, value)
     assert not isinstance(caught.value, UnknownErasureError)
+
+
+@pytest.mark.parametrize("brokers", [(), (2, 1), (1, 1), (-1, 2)], ids=["none", "descending", "twice", "negative"])
+def test_an_invalid_search_is_refused(brokers: tuple[int, ...]) -> None:
+    """Protects that it is certain who was searched."""
+    head = struct.pack(">h16sh16sh", 0, ID.bytes, 1, bytes(16), len(brokers))
+    value = head + struct.pack(f">{len(brokers)}i", *brokers) + struct.pack(">qi", 5, 1) + b"\0\1"
+    with pytest.raises(ProtocolError):
+        read(KEY, value)
 
 
 def test_an_unknown_version_has_its_own_error() -> None:

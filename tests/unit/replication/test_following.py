@@ -111,7 +111,7 @@ def test_of_an_answer_that_cannot_be_appended_the_rest_counts_while_the_disk_is_
     log: Any = FakeLog(log_end_offset=3)
     log.disk_full, log.offline = disk_full, offline
     log.append_as_follower = lambda *_args, **_kwargs: ErrorCode.KAFKA_STORAGE_ERROR
-    one = FollowedPartition(partition=SimpleNamespace(log=log), leader_epoch=9, backoff_ms=40)
+    one = FollowedPartition(partition=SimpleNamespace(log=log, local_broker_id=1), leader_epoch=9, backoff_ms=40)
     taken = append_fetched(one, row(records=stored(3, 9), high_watermark=2, log_start_offset=1), 1)
     assert (taken.error, taken.counts, taken.has_grown) == (ErrorCode.KAFKA_STORAGE_ERROR, counts, False)
     assert (one.heard, one.received_log_start, log.high_watermark) == ((True, 1, 2) if counts else (False, -1, 0))

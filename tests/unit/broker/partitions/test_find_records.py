@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.handlers.find_records import IDS_SHARE, PARTITIONS_MAX, RANGES_MAX
+from lowtide.broker.handlers.find_records import PARTITIONS_MAX, RANGES_MAX
+from lowtide.broker.ledger.kept_searches import IDS_SHARE
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ErrorCode

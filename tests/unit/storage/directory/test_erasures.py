@@ -322,9 +322,14 @@ def test_a_full_disk_is_no_failure() -> None:
     disk.capacity_bytes = 1 << 30
     disk.capacity_bytes -= disk.free_bytes("/")
     assert erase(world, log, 52, rounds=5) == []
+    usage = world.manager.directories.usage(log.parent_directory)
+    assert (usage.to_erase.logs, usage.to_erase.requests, usage.to_erase.without_room) == (1, 1, 1)
+    assert usage.to_erase.oldest_ms >= 400
     disk.capacity_bytes += 1 << 20
     for _ in range(5):
         world.tick(100)
+    usage = world.manager.directories.usage(log.parent_directory)
+    assert (usage.to_erase.logs, usage.to_erase.without_room, usage.to_erase.oldest_ms) == (0, 0, 0)
     assert found(world, 52) == set()
     check(world, log, 52, 100)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from lowtide.protocol.erasure_record import ErasureRecord, ReplicaSearch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.directory.log_starts import make_log_start_visible
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import FollowerAppend
+from lowtide.storage.log.log_erasures import NotSearchedError
 from lowtide.storage.log.log_values import LogConfig
+from lowtide.storage.log.markers import make_erasure
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.stored_batches import StoredBatch, split_stored_batches
 from lowtide.storage.log.truncation import LogTruncation
@@ -46,6 +50,23 @@ def test_a_follower_takes_nothing_with_a_wrong_checksum(position: int) -> None:
     content[position] ^= 1
     assert follower.append_as_follower(memoryview(content), now_ms=NOW_MS) == ErrorCode.CORRUPT_MESSAGE
     assert follower.size_bytes == 0
+
+
+def test_a_follower_takes_no_erasure_for_which_it_was_not_searched() -> None:
+    """Protects a person whose old record only this replica has: nothing is written, and it starts over."""
+    leader, follower = new_log(), new_log()
+    append(leader, 1, 2)
+    search = ReplicaSearch(UUID(int=9), (1, 2))
+    leader.append_as_leader(make_erasure(ErasureRecord(UUID(int=7), (), search), 0), leader_epoch=0, now_ms=NOW_MS)
+    content = memoryview(content_at(leader, 0))
+    with pytest.raises(NotSearchedError):
+        follower.append_as_follower(content, now_ms=NOW_MS, broker_id=2)
+    assert follower.log_end_offset == 0
+    follower.erasures.note_search(search.search_id)
+    with pytest.raises(NotSearchedError):
+        follower.append_as_follower(content, now_ms=NOW_MS, broker_id=3)
+    assert isinstance(follower.append_as_follower(content, now_ms=NOW_MS, broker_id=2), FollowerAppend)
+    assert [each.has_search for each in follower.erasures.known] == [True]
 
 
 def test_a_follower_takes_no_offset_twice() -> None:

@@ -40,6 +40,8 @@ class ErasuresLogMachine(ErasingLogMachine):
         """The offsets that each erasure names, by its own offset."""
         self.maybe_gone: set[int] = set()
         """Named by an erasure that was in effect, and may have been cut by an unclean truncation since."""
+        self.took_part: dict[UUID, int] = {}
+        """The searches in which this replica has taken part, each with the change that must be on the disk."""
 
     @rule(shares=st.lists(st.floats(0, 1), min_size=1, max_size=4), run=st.integers(0, 5))
     def name_offsets(self, shares: list[float], run: int) -> None:
@@ -49,7 +51,7 @@ class ErasuresLogMachine(ErasingLogMachine):
         offsets -= self.named.keys()
         if not offsets:
             return
-        record = ErasureRecord(UUID(int=end), 0, OffsetRanges.of_offsets(offsets).ranges())
+        record = ErasureRecord(UUID(int=end), OffsetRanges.of_offsets(offsets).ranges())
         batch = make_erasure(record, self.log.segments.active.max_timestamp)
         self.in_flight = [Row(b"", self.leader_epoch, end, end, -1)]
         appended = self.log.append_as_leader(batch, leader_epoch=self.leader_epoch, now_ms=self.now_ms)
@@ -76,7 +78,24 @@ class ErasuresLogMachine(ErasingLogMachine):
         place = self.log.segments[max(self.log.segments.number_of(offset), 0)].find(offset)
         return max(offset if place is None else min(place.base_offset, offset), self.log_start)
 
+    @rule(flushes=st.booleans())
+    def take_part_in_a_search(self, flushes: bool) -> None:
+        search_id = UUID(int=self.random.getrandbits(100))
+        self.took_part[search_id] = self.log.erasures.note_search(search_id)
+        if flushes:
+            self.log.flush_wanted = True
+            self.flush()
+
     def _load(self, *, clean: bool, lowest: int) -> None:
+        erasures = self.log.erasures
+        durable = {each for each in erasures.searches if erasures.is_durable(self.took_part[each])}
+        self._load_records(clean=clean, lowest=lowest)
+        found = self.log.erasures.searches
+        assert durable <= set(found), "a replica that took part in a search has forgotten it"
+        assert set(found) <= set(self.took_part)
+        self.took_part = dict.fromkeys(found, self.log.erasures.changes)
+
+    def _load_records(self, *, clean: bool, lowest: int) -> None:
         # Nothing is left of erased records at the end, if an unclean truncation has cut their erasure.
         while lowest - 1 in self.maybe_gone:
             lowest -= 1

@@ -1,0 +1,199 @@
+"""Keeps the searches of FindRecords, so that requests with the same id join them.
+
+Guards: a bounded number of search ids, in total and for each client. A search that nobody asks for is forgotten after a
+while, and its result earlier if others need the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lowtide.broker.client_waits import client_wait
+from lowtide.broker.ledger.search_eraser import SearchErasure
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
+from lowtide.broker.partitions.erasures import is_compacted
+from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.refusal import Refusal
+from lowtide.storage.erasures.log_search import SearchFailure
+
+if TYPE_CHECKING:
+    from lowtide.broker.partitions.log_searches import PartitionSearch
+    from lowtide.broker.partitions.replica_searches import SearchParts
+    from lowtide.replication.partition import Partition
+    from lowtide.storage.erasures.record_search import RecordSelector
+
+IDS_MAX: Final = 32
+IDS_SHARE: Final = 8
+"""The number of search ids whose searches are kept, in total and for each client. Each may have a megabyte of keys."""
+
+KEPT_MS: Final = 60_000
+"""How long a search and its result are kept after the last request."""
+
+CODES: Final = {
+    SearchFailure.CHANGED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    SearchFailure.MOVED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    SearchFailure.CUT: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    SearchFailure.TOO_MANY: ErrorCode.POLICY_VIOLATION,
+    SearchFailure.UNREADABLE: ErrorCode.KAFKA_STORAGE_ERROR,
+    SearchFailure.BUSY: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    SearchFailure.CANCELLED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+
+_OTHER_SELECTOR: Final = "Another search has this id."
+
+_TOO_MANY_IDS: Final = "Too many searches are kept; ask again in a minute."
+
+
+def sentence(failure: SearchFailure) -> str:
+    """Returns the message for a client."""
+    return f"{failure.value[0].upper()}{failure.value[1:]}."
+
+
+class SearchKey(NamedTuple):
+    """Searches with the same key are one. `erase` tells an erasure from a search with its id."""
+
+    search_id: bytes
+    partition: TopicPartition
+    erase: bool
+
+
+class KeptSearch:
+    """A search that requests can join."""
+
+    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
+
+    def __init__(
+        self, running: PartitionSearch, selector: RecordSelector, client: str, compacted: CompactedErasure | None
+    ) -> None:
+        self.running = running
+        self.erasure = SearchErasure(running, compacted)
+        self.client = client
+        self.selector = selector
+        self.askers = 0
+        """Requests that wait for it."""
+        self.left_ms = 0
+        """When the last of them was answered."""
+
+    def join(self) -> None:
+        """Adds a request that waits for it."""
+        self.askers += 1
+
+    def leave(self, now_ms: int) -> None:
+        """Takes a request out again."""
+        self.askers -= 1
+        self.left_ms = now_ms
+
+    @property
+    def done(self) -> asyncio.Event:
+        compacted = self.erasure.compacted
+        return self.running.done if compacted is None else compacted.done
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be joined: it has failed, or its partition has changed."""
+        return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
+
+
+class KeptSearches:
+    """The searches of one broker that are under way or whose results are kept."""
+
+    def __init__(self, parts: SearchParts) -> None:
+        self._parts = parts
+        self._kept: dict[SearchKey, KeptSearch] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def joined(
+        self, key: SearchKey, partition: Partition, selector: RecordSelector, client: str
+    ) -> KeptSearch | Refusal:
+        """Returns the search of a partition that is led here, begun now if necessary, or why there is none."""
+        kept = self._kept.get(key)
+        if kept is not None and (kept.selector, kept.client) != (selector, client):
+            return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
+        if kept is not None and kept.is_over:
+            self._forget(key)  # The failure was answered, or nobody was there to read it.
+            kept = None
+        if kept is not None:
+            return kept
+        if not self._has_room(key.search_id, client):
+            return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS)
+        is_by_all = key.erase and is_compacted(partition.log)
+        refusal = why_not_searchable(self._parts.replicas, partition, selector) if is_by_all else None
+        if refusal is not None:
+            return refusal
+        running = self._begun(partition, selector)
+        if isinstance(running, SearchFailure):
+            return Refusal(CODES[running], sentence(running))
+        erasure = None
+        if is_by_all:
+            erasure = CompactedErasure(self._parts, running, selector)
+            erasure.begin()
+        kept = self._kept[key] = KeptSearch(running, selector, client, erasure)
+        self._set_timer()
+        return kept
+
+    def _begun(self, partition: Partition, selector: RecordSelector) -> PartitionSearch | SearchFailure:
+        """Begins a search; forgets finished ones, the oldest first, if there are too many."""
+        while True:
+            begun = self._parts.searches.begin(partition, selector, partition.log.log_end_offset)
+            if begun is not SearchFailure.BUSY or not self._forget_finished(None):
+                return begun
+
+    def _has_room(self, search_id: bytes, client: str) -> bool:
+        """Returns whether a client may begin another search; forgets finished ones, the oldest first, if necessary."""
+        while True:
+            clients = {key.search_id: kept.client for key, kept in self._kept.items()}
+            clients.pop(search_id, None)
+            others = list(clients.values())
+            of_this = others.count(client) >= IDS_SHARE
+            if not of_this and len(others) < IDS_MAX:
+                return True
+            if not self._forget_finished(client if of_this else None):
+                return False
+
+    def _forget_finished(self, client: str | None) -> bool:
+        """Forgets the result that was asked for the longest time ago, of one client or of all. Returns whether it did.
+
+        Who asks again searches again.
+        """
+        finished = [
+            (kept.left_ms, key)
+            for key, kept in self._kept.items()
+            if not kept.askers and kept.done.is_set() and client in (None, kept.client)
+        ]
+        if finished:
+            self._forget(min(finished)[1])
+        return bool(finished)
+
+    async def wait(self, searches: list[KeptSearch], deadline: float) -> None:
+        """Waits until all are done, the time is over, or the client has disconnected."""
+        for kept in searches:
+            kept.join()
+        try:
+            async with client_wait(deadline):
+                for kept in searches:
+                    await kept.done.wait()
+        except TimeoutError:
+            return
+        finally:
+            now_ms = self._parts.clock.monotonic_ms()
+            for kept in searches:
+                kept.leave(now_ms)
+
+    def _forget(self, key: SearchKey) -> None:
+        kept = self._kept.pop(key)
+        self._parts.searches.forget(kept.running)
+        if kept.erasure.compacted is not None:
+            kept.erasure.compacted.cancel()
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._kept:
+            self._timer = asyncio.get_running_loop().call_later(KEPT_MS / 4000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        before_ms = self._parts.clock.monotonic_ms() - KEPT_MS
+        for key in [key for key, kept in self._kept.items() if not kept.askers and kept.left_ms <= before_ms]:
+            self._forget(key)
+        self._set_timer()

@@ -1,0 +1,187 @@
+"""Erasing a person from a compacted topic, whose replicas differ: no broker keeps a version that another one erased."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from lowtide.admin import BlockingAdminClient, NewTopic, PartitionErasure, TopicPartition
+from lowtide.testing.cluster import LowtideCluster
+
+from .command_lines import run
+from .replica_files import files_with
+
+PERSON, OLD, NEW = b"person-4711", b"old letter of 4711", b"new letter of 4711"
+LIMIT_S = 60.0
+ALL = (1, 2, 3)
+RESTING = 3
+"""The broker that compacts nothing."""
+PAUSE = "log.cleaner.backoff.ms"
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "20000",
+    "min.cleanable.dirty.ratio": "0.0",
+    "file.delete.delay.ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LowtideCluster]:
+    config = {
+        "default.replication.factor": "3",
+        "min.insync.replicas": "2",
+        PAUSE: "100",
+        "replica.lag.time.max.ms": "5000",
+    }
+    with LowtideCluster(brokers=3, config=config) as cluster:
+        pause = ("-s", f"{PAUSE}=1000000000")
+        run("configs", "alter", "--broker", RESTING, *pause, bootstrap=cluster.bootstrap)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LowtideCluster) -> Iterator[BlockingAdminClient]:
+    with BlockingAdminClient(cluster.bootstrap) as admin:
+        yield admin
+
+
+def until_true(what: object, check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not check():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def brokers_with(cluster: LowtideCluster, marker: bytes, topic: str) -> set[str]:
+    """Returns the folders of the brokers that have these bytes."""
+    return {Path(each).parts[0] for each in files_with(cluster, marker, f"{topic}-*")}
+
+
+def produce(cluster: LowtideCluster, topic: str, *letters: bytes) -> None:
+    """Writes the person's letters, each between enough others to fill a segment."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "none", "batch.num.messages": 10})
+    for number, letter in enumerate((*letters, b"")):
+        for other in range(100):
+            producer.produce(topic, bytes(400), b"other-%d-%d" % (number, other))
+        if letter:
+            producer.produce(topic, letter, PERSON)
+    assert producer.flush(30) == 0
+
+
+def create(admin: BlockingAdminClient, topic: str) -> None:
+    """Creates a topic with one partition, which broker 1 leads."""
+    new = NewTopic(name=topic, assignments={0: ALL}, configs=CONFIGS)
+    created = admin.create_topics([new])[topic]
+    assert not isinstance(created, Exception), created
+    until_true("it has a leader", lambda: not isinstance(admin.describe_topics([topic])[topic], Exception))
+
+
+def erased(admin: BlockingAdminClient, topic: str) -> PartitionErasure:
+    key = TopicPartition(topic, 0)
+    result = admin.erase_records([key], keys=[PERSON], timeout=LIMIT_S)[key]
+    assert isinstance(result, PartitionErasure), result
+    return result
+
+
+def test_an_old_version_on_a_follower_is_erased_too(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    """Protects a person whose old letter the leader has compacted away, but a follower has not."""
+    topic = "compacted-differently"
+    create(admin, topic)
+    produce(cluster, topic, OLD, NEW)
+    until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+    result = erased(admin, topic)
+    assert (result.erased_by, result.not_erased_by) == (ALL, {})
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+    assert files_with(cluster, OLD, f"{topic}-*") == []
+    assert result.count == 2
+    again = erased(admin, topic)
+    assert (again.erased_by, again.not_erased_by, again.count) == (ALL, {}, 0)
+
+
+def test_a_replica_that_was_away_starts_over(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    """Protects a person whose old letter only a broker has that was away when the others searched."""
+    topic = "compacted-away"
+    create(admin, topic)
+    produce(cluster, topic, OLD)
+    until_true("all have it", lambda: len(brokers_with(cluster, OLD, topic)) == len(ALL))
+    cluster.stop_broker(RESTING)
+    try:
+        produce(cluster, topic, NEW)
+        until_true("the others compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+        result = erased(admin, topic)
+        assert (result.erased_by, list(result.not_erased_by)) == (
+            tuple(each for each in ALL if each != RESTING),
+            [RESTING],
+        )
+        assert result.count == 1
+        assert len(brokers_with(cluster, PERSON, topic)) == 1
+        size = cluster.log_size
+    finally:
+        cluster.start_broker(RESTING)
+    until_true("it is clean", lambda: erased(admin, topic).not_erased_by == {})
+    assert "came without a search of this replica" in cluster.log(size)
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+    assert files_with(cluster, OLD, f"{topic}-*") == []
+
+
+def test_an_erasure_without_records_reaches_a_replica_that_was_away(
+    cluster: LowtideCluster, admin: BlockingAdminClient
+) -> None:
+    """Protects a person of whom only a broker that is away has a letter: all others find nothing."""
+    topic = "compacted-nothing-found"
+    create(admin, topic)
+    produce(cluster, topic, OLD)
+    until_true("all have it", lambda: len(brokers_with(cluster, OLD, topic)) == len(ALL))
+    cluster.stop_broker(RESTING)
+    try:
+        run("configs", "alter", "--topic", topic, "-s", "delete.retention.ms=0", bootstrap=cluster.bootstrap)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        producer.produce(topic, None, PERSON)
+        assert producer.flush(30) == 0
+        forgotten = partial(produce_until_forgotten, cluster, topic)
+        until_true("the others have forgotten them", forgotten)
+        result = erased(admin, topic)
+        assert (result.count, list(result.not_erased_by)) == (0, [RESTING])
+    finally:
+        cluster.start_broker(RESTING)
+    until_true("it is clean", lambda: erased(admin, topic).not_erased_by == {})
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+
+
+def produce_until_forgotten(cluster: LowtideCluster, topic: str) -> bool:
+    """Writes other letters. Returns whether the brokers that run have none of the person's, and no tombstone."""
+    produce(cluster, topic)
+    return len(brokers_with(cluster, PERSON, topic)) == 1
+
+
+def test_a_tombstone_follows_if_it_is_wanted(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    """Protects tables that were made of the topic; a later run erases the tombstone."""
+    topic = "compacted-tombstone"
+    create(admin, topic)
+    produce(cluster, topic, OLD)
+    words = ("records", "erase", topic, "--key", PERSON.decode(), "--yes")
+    ran = run(*words, "--tombstone", bootstrap=cluster.bootstrap)
+    assert "1 tombstone written" in ran.stderr
+    assert (files_with(cluster, OLD, f"{topic}-*"), len(brokers_with(cluster, PERSON, topic))) == ([], len(ALL))
+    run(*words, bootstrap=cluster.bootstrap)
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+    run("records", "erase", topic, "--header", "a=b", "--tombstone", "--yes", bootstrap=cluster.bootstrap, code=2)
+
+
+@pytest.mark.parametrize("option", ["--header", "--offsets"])
+def test_anything_but_keys_is_refused_with_the_reason(
+    cluster: LowtideCluster, admin: BlockingAdminClient, option: str
+) -> None:
+    """Protects readers from an older record of a key, which would be the current one again."""
+    topic = f"compacted{option}"
+    create(admin, topic)
+    produce(cluster, topic, OLD)
+    value = {"--header": "who=person", "--offsets": "0:5"}[option]
+    ran = run("records", "erase", topic, option, value, "--yes", bootstrap=cluster.bootstrap, code=1)
+    assert "erase all versions of a key there" in ran.stdout
+    assert len(brokers_with(cluster, OLD, topic)) == len(ALL)
