@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from lowtide.admin.receipts.statement import ErasureSearch
+from lowtide.admin.receipts.statement import LeaderSearch
 from lowtide.cli.dumped_batches import RECORD_BYTES_MAX, DumpedBatch, Unwritten, dump_batches
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import Record, iterate_records
@@ -63,7 +63,7 @@ class DiskSearch:
     key_ends: dict[bytes, Offset] = field(default_factory=dict)
     """The exclusive end of the search for each key."""
 
-    def add(self, search: ErasureSearch, keys: Collection[bytes]) -> None:
+    def add(self, search: LeaderSearch, keys: Collection[bytes]) -> None:
         """Adds one search of a receipt. `keys` are those that its commitment is to."""
         for run in search.runs:
             for place, timestamp in enumerate(run.timestamps):

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from lowtide.admin.receipts.chain import ChainFinding, VerifiedChain, verify_chain
 from lowtide.admin.receipts.commitment import is_committed, keys_selector
 from lowtide.admin.receipts.envelope import ENVELOPE_BYTES_MAX
-from lowtide.admin.receipts.statement import Confirmation, ErasureReceipt, ErasureSearch, PartitionStatement
+from lowtide.admin.receipts.statement import Confirmation, ErasureReceipt, LeaderSearch, PartitionStatement
 from lowtide.cli.copied_disks import CheckedDirectory, DiskFinding, DiskSearch, check_directory, log_directories
 from lowtide.cli.outcome import misused
 from lowtide.cli.printing import plural
@@ -152,7 +152,7 @@ def _place_of(partition: PartitionStatement) -> tuple[TopicId, int]:
         raise misused(f"a receipt has an invalid topic id: {error}.") from None
 
 
-def _is_about(search: ErasureSearch, selector: bytes, nonces: Collection[bytes]) -> bool | None:
+def _is_about(search: LeaderSearch, selector: bytes, nonces: Collection[bytes]) -> bool | None:
     """Returns whether the keys were searched for; None if only a missing nonce could tell."""
     if search.kind != "keys":
         return False

@@ -13,8 +13,8 @@ from lowtide.admin.receipts.statement import (
     Confirmation,
     ErasedRun,
     ErasureReceipt,
-    ErasureSearch,
     KindName,
+    LeaderSearch,
     PartitionStatement,
     rfc3339,
 )
@@ -140,8 +140,8 @@ def kind_name(kind: int) -> KindName:
     return names[kind]
 
 
-def _search(searched_to: Offset, leader_epoch: LeaderEpoch, part: int, value: NamedRecords) -> ErasureSearch:
-    return ErasureSearch(
+def _search(searched_to: Offset, leader_epoch: LeaderEpoch, part: int, value: NamedRecords) -> LeaderSearch:
+    return LeaderSearch(
         principal=value.principal,
         kind=kind_name(value.kind),
         commitment=bytes(value.commitment).hex() or None,

@@ -33,7 +33,7 @@ class ErasedRun(_Part, frozen=True, kw_only=True):
     timestamps: list[int]
 
 
-class ErasureSearch(_Part, frozen=True, kw_only=True):
+class LeaderSearch(_Part, frozen=True, kw_only=True):
     """One search of a partition by its leader, and the commit of the erasure. Ends are exclusive."""
 
     principal: str
@@ -73,7 +73,7 @@ class PartitionStatement(_Part, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: Number
-    searches: list[ErasureSearch]
+    searches: list[LeaderSearch]
     confirmed: list[Confirmation]
     not_confirmed: list[int]
     replicas_known: bool
