@@ -25,8 +25,16 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     check_topic_ids,
 )
-from lowtide.admin.finding import FindCall, OnProgress, SearchedPartition, checked_query
+from lowtide.admin.finding import FindCall, OnProgress, RecordQuery, SearchedPartition, checked_query
+from lowtide.admin.receipts.commitment import (
+    NONCE_BYTES,
+    commitment,
+    header_selector,
+    keys_selector,
+    offsets_selector,
+)
 from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.protocol.erasure_ledger_records import SelectorKind
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest
@@ -46,6 +54,9 @@ class PartitionErasure:
 
     erasure_id: UUID
     """A repeated call with this id continues the erasure."""
+    nonce: bytes = field(default=b"", repr=False, compare=False)
+    """With it a receipt proves what was searched for (docs/proof.md). Whoever has it can test guesses of the key. Empty
+    after a dry run."""
     searched_from: Offset
     """The first offset searched. It may be below the log start: deleted records may still be in a file."""
     searched_to: Offset
@@ -110,8 +121,9 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     `EraseUnsupportedError`. Needs DELETE on the topics.
 
     `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
-    outcome is unknown. With `topic_ids`, by default those at the call's beginning, topics that were created again under
-    the same name are refused. `on_progress` is called about once a second.
+    outcome is unknown. The ledger gets a commitment to what is searched for, made with the nonce in the result. With
+    `topic_ids`, by default those at the call's beginning, topics that were created again under the same name are
+    refused. `on_progress` is called about once a second.
 
     Errors: ValueError as for `find_records`. Per partition: BrokerAnsweredError, such as POLICY_VIOLATION for more than
     100,000 records; DeadlineExceededError, after which the erasure may still happen.
@@ -119,6 +131,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     query = checked_query(partitions, keys, header, offsets)
     check_topic_ids(topic_ids or {})
     call = client.call(timeout)
+    nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
@@ -128,14 +141,16 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
             reason = f"nothing is erased: {next(iter(unable.values()))}"
             return {partition: _unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erase=not dry_run)
+    search = FindCall(
+        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=_commitment(nonce, query)
+    )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
     results: dict[TopicPartition, PartitionErasure | AdminError] = {}
     goals: dict[TopicPartition, EraseGoal] = {}
     for key, each in found.items():
-        results[key] = _searched(used_id, each) if isinstance(each, SearchedPartition) else each
+        results[key] = _searched(used_id, nonce, each) if isinstance(each, SearchedPartition) else each
         if isinstance(each, SearchedPartition) and not dry_run:
             # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
             end = each.erasures_end if each.erasures_end > 0 else each.searched_to
@@ -153,9 +168,21 @@ def _random_id(call: AdminCall) -> UUID:
     return UUID(bytes=call.cluster.ports.random.randbytes(16), version=4)
 
 
-def _searched(erasure_id: UUID, found: SearchedPartition) -> PartitionErasure:
+def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
+    """Returns the commitment to a query; empty without a nonce."""
+    if not nonce:
+        return b""
+    if query.keys:
+        return commitment(nonce, SelectorKind.KEYS, keys_selector(query.keys))
+    if query.header is not None:
+        return commitment(nonce, SelectorKind.HEADER, header_selector(*query.header))
+    return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
+
+
+def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition) -> PartitionErasure:
     return PartitionErasure(
         erasure_id=erasure_id,
+        nonce=nonce,
         searched_from=found.searched_from,
         searched_to=found.searched_to,
         count=found.count,

@@ -97,7 +97,10 @@ class RecordQuery:
 
 
 class FindCall:
-    """The search of one call. With `erase` the leaders erase what they find; the search id is that of the erasure."""
+    """The search of one call. With a `commitment` to the query the leaders erase what they find.
+
+    The search id is then that of the erasure.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class FindCall:
         *,
         search_id: bytes,
         ranges_max: int,
-        erase: bool = False,
+        commitment: bytes = b"",
     ) -> None:
         self.leaders = LeaderFinder(call)
         self.topic_ids: dict[str, TopicId] = {}
@@ -115,13 +118,13 @@ class FindCall:
         self._query = query
         self._ranges_max = ranges_max
         self._on_progress = on_progress
-        self._erase = erase
+        self._commitment = commitment
         self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
 
     async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, SearchedPartition | AdminError]:
         """Returns the results of all partitions. Errors: as `AdminCall.each`."""
-        what = "the erasure in" if self._erase else "the search of"
+        what = "the erasure in" if self._commitment else "the search of"
         return await self._call.each(partitions, self.leaders.locate, self._send, lambda key: f"{what} {key}")
 
     async def _send(
@@ -165,7 +168,8 @@ class FindCall:
             header_value=value,
             timeout_ms=min(self._call.wait_ms(), ROUND_MS),
             ranges_max=self._ranges_max,
-            erase=self._erase,
+            erase=bool(self._commitment),
+            commitment=self._commitment,
         )
 
     def _outcomes(

@@ -207,6 +207,8 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
         if failed:
             raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
         return ExitCode.DONE
+    if done and done[0].nonce and call.output is Output.TEXT:
+        remark(f"Keep for a receipt (lowtide erasures receipt): {done[0].erasure_id} --nonce {done[0].nonce.hex()}")
     missing = brokers_with_reasons(each.not_erased_by for each in done)
     if missing:
         remark(f"Not erased yet at {missing}: run the same command again when the cause is gone.")
@@ -233,10 +235,11 @@ def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> l
 
 
 def _document(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> dict[str, Any]:
-    ids = [str(each.erasure_id) for each in results.values() if isinstance(each, PartitionErasure)]
+    done = [each for each in results.values() if isinstance(each, PartitionErasure)]
     return {
         "dry_run": dry_run,
-        "erasure_id": ids[0] if ids and not dry_run else None,
+        "erasure_id": str(done[0].erasure_id) if done and not dry_run else None,
+        "nonce": (done[0].nonce.hex() or None) if done else None,
         "partitions": [_value(key, results[key]) for key in chosen],
     }
 

@@ -129,6 +129,7 @@ def test_json_has_all_of_it() -> None:
     assert told == {
         "dry_run": False,
         "erasure_id": str(ID),
+        "nonce": None,
         "partitions": [
             {
                 "topic": "orders",
