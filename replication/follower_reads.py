@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerId
     from lowtide.replication.leadership import Leadership
+    from lowtide.storage.log.log import Log
     from lowtide.storage.log.offsets import LogOffsets
 
 NO_REPLICA: Final[BrokerId] = -1
@@ -82,6 +83,17 @@ class FollowerReads(msgspec.Struct):
             offsets.log_start_offset >= self.leader_log_start_offset
             and offsets.log_start_pending == offsets.log_start_offset
         )
+
+
+def lacks_erasures(log: Log) -> bool:
+    """Returns whether a log may lack an erasure that was acknowledged: an unclean election or an old disk lost it.
+
+    A log that has the batch before the erasure's end, of the same leader epoch, has everything before it.
+    """
+    end_offset, leader_epoch = log.erasures.acknowledged
+    return log.log_start_offset < end_offset and (
+        log.log_end_offset < end_offset or log.leader_epochs.epoch_at(end_offset - 1) != leader_epoch
+    )
 
 
 def preferred_read_replica(leadership: Leadership, image: MetadataImage, rack: str, fetch_offset: Offset) -> BrokerId:

@@ -26,7 +26,7 @@ from lowtide.protocol.types import (
     TopicPartition,
 )
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_reads import FollowerReads
+from lowtide.replication.follower_reads import FollowerReads, lacks_erasures
 from lowtide.replication.former_replicas import FormerReplicas, awaited_former, note_removals
 from lowtide.replication.leadership import Leadership
 from lowtide.replication.topic_names import INTERNAL_TOPICS
@@ -164,9 +164,8 @@ class Partition:
         self.is_leader = self.leader_id == self.local_broker_id
         note_removals(self, state, image, now_ms, is_new=changed)
         self.replicas, self.in_sync_replicas = state.replicas, state.isr
-        erasures = self.log.erasures
-        erasures.acknowledged = state.erasures_end, state.erasures_epoch
-        erasures.withhold(withheld=self.is_leader and self.lacks_erasures)
+        self.log.erasures.acknowledged = state.erasures_end, state.erasures_epoch
+        self.log.erasures.withhold(withheld=self.is_leader and lacks_erasures(self.log))
         if not self.is_leader or self.replicas == (self.local_broker_id,):
             self.leadership = None
             if self.is_leader:
@@ -228,21 +227,9 @@ class Partition:
 
     def may_serve_as_follower(self, broker_epoch: BrokerEpoch, now_ms: int, limit_ms: int) -> bool:
         """Returns whether this follower may answer consumers (rule DR7) under its broker's present registration."""
-        if self.is_leader or self.local_broker_id not in self.in_sync_replicas or self.lacks_erasures:
+        if self.is_leader or self.local_broker_id not in self.in_sync_replicas or lacks_erasures(self.log):
             return False  # Out of sync, it may lack an erasure that was acknowledged.
         return self.follower_reads.may_serve(self.log, self.leader_epoch, broker_epoch, now_ms, limit_ms)
-
-    @property
-    def lacks_erasures(self) -> bool:
-        """Whether the log may lack an erasure that was acknowledged: an unclean election or an old disk lost it.
-
-        A log that has the batch before the erasure's end, of the same leader epoch, has everything before it.
-        """
-        log = self.log
-        end_offset, leader_epoch = log.erasures.acknowledged
-        return log.log_start_offset < end_offset and (
-            log.log_end_offset < end_offset or log.leader_epochs.epoch_at(end_offset - 1) != leader_epoch
-        )
 
     def check_leadership(self, current_leader_epoch: LeaderEpoch) -> ErrorCode:
         """Returns whether a client that knows `current_leader_epoch` (-1: none) may use this broker as the leader.

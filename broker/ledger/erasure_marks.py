@@ -1,6 +1,6 @@
 """Notes in the metadata where the last acknowledged erasure of a partition ends.
 
-A leader whose log lacks that place may lack erasures (`Partition.lacks_erasures`). The leader notes it before an
+A leader whose log lacks that place may lack erasures (`follower_reads.lacks_erasures`). The leader notes it before an
 erasure is acknowledged.
 """
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from lowtide.broker.handlers import find_records
+from lowtide.broker.ledger.kept_searches import KeptSearches
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
@@ -79,9 +79,9 @@ def a_start_finds_no_erasures_in_batches(patch: Patch) -> None:
 
 def a_search_ends_at_the_high_watermark(patch: Patch) -> None:
     def begun(self: Any, partition: Partition, selector: Any) -> Any:
-        return self._searches.begin(partition, selector, partition.log.high_watermark)
+        return self._parts.searches.begin(partition, selector, partition.log.high_watermark)
 
-    patch.setattr(find_records.FindRecordsHandler, "_begun", begun)
+    patch.setattr(KeptSearches, "_begun", begun)
 
 
 def a_segments_last_batch_vanishes(patch: Patch) -> None:

@@ -242,7 +242,7 @@ async def test_descriptions_by_kind(world: World, /) -> None:
     answer = await describe(world, *rows)
     assert [(row.resource_type, row.resource_name) for row in answer.results] == [row[:2] for row in rows]
     assert [(row.error_code, len(row.configs)) for row in answer.results] == [
-        (NONE, 44), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
+        (NONE, 46), (NONE, 1), (UNKNOWN_TOPIC, 0), (INVALID_TOPIC, 0), (INVALID_TOPIC, 0),
         (NONE, 363 + len(OWN_KEYS)), (NONE, 0), (INVALID_REQUEST, 0), (INVALID_REQUEST, 0),
         (NONE, len(LOGGERS)), (INVALID_REQUEST, 0), (NONE, 3), (INVALID_REQUEST, 0),
         (NONE, 21), (INVALID_REQUEST, 0),
