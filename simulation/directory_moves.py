@@ -18,7 +18,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.simulation.admin_faults import ask
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import Machine, State
-from lowtide.storage.directory.move_place import NO_LIMIT
+from lowtide.storage.directory.allowance import NO_LIMIT
 
 _RATES: Final = (NO_LIMIT, 20_000.0, 2_000.0)
 """Bytes per second; the logs have some thousand bytes."""

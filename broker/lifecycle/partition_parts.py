@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lowtide.broker.config.key import number
+from lowtide.broker.config.key import number, value_text
 from lowtide.broker.config.topic_config import log_config
 from lowtide.broker.lifecycle.broker_base import BrokerBase
 from lowtide.broker.lifecycle.fencing import RegistrationFence
@@ -28,6 +28,7 @@ from lowtide.broker.partitions.replication_health import ReplicationHealth
 from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
 from lowtide.broker.partitions.waiting import Waiting
 from lowtide.metadata.session import MetadataSession
+from lowtide.storage.directory.allowance import NO_LIMIT
 from lowtide.storage.directory.log_manager import LogManager
 
 MAXIMUM_WAITING_PER_PARTITION: Final = 10_000
@@ -95,6 +96,9 @@ def build_partitions(
     session.registration.on_change(assigned.on_registration)
     log_manager.moves.limit(
         lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"])
+    )
+    log_manager.erasing.limit(
+        lambda: float(value_text(base.configs.current.values["lowtide.erasure.io.max.bytes.per.second"])) or NO_LIMIT
     )
     log_manager.moves.listen(lambda _old, new: fetchers.on_settled(new.topic_partition))
     health = ReplicationHealth(replicas, fetchers, isr_changes, lambda: session.is_controller, log)

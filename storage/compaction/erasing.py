@@ -94,6 +94,8 @@ class SegmentErasure:
         self.order = order
         self.size = 0
         """The size of the new segment's `.log` file."""
+        self.moved_bytes = 0
+        """What was read from the old file and written to the new one."""
         self.aborted = [each for each in order.aborted if each.last_offset >= order.log_start_offset]
         """The entries of the transaction index, which is missing if there are none."""
         self._filesystem = filesystem
@@ -223,6 +225,7 @@ class SegmentErasure:
     def _read(self, position: FilePosition, size: int) -> bytes:
         assert self._source is not None
         content = self._source.pread(size, position)
+        self.moved_bytes += size
         if len(content) < size:
             raise DamagedSegmentError(self._stem + LOG_SUFFIX, f"it ends before byte {position + size}")
         return content
@@ -232,6 +235,7 @@ class SegmentErasure:
         if content:
             self._target.pwritev([content], self.size)
             self.size += len(content)
+            self.moved_bytes += len(content)
 
     def _finish(self) -> None:
         assert self._target is not None

@@ -211,8 +211,11 @@ class DirectoryErasures:
 
         Called some twenty times a second, and always iterated to the end.
         """
-        for erasure in [each for each in self._running.values() if each.needs_room]:
-            erasure.name_files()
+        self._ports.erasing.grow(self._ports.clock.monotonic_ms())
+        for erasure in list(self._running.values()):
+            erasure.resume()
+            if erasure.needs_room:
+                erasure.name_files()
         if not self.wanted and not self._requests and not self._erasing:
             return
         now_ms = self._ports.clock.monotonic_ms()

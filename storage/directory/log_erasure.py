@@ -158,6 +158,8 @@ class LogErasure:
         self._erased = NO_OFFSETS
         """What the new segment is written without, besides the records below the log start."""
         self._seen: list[SegmentVersion] = []
+        self._taken_bytes = 0
+        self._paused: SegmentErasure | None = None
         self._removed: list[RemovedSegment] = []
         self._state: list[Barrier] = []
 
@@ -189,6 +191,13 @@ class LogErasure:
     def _submit(self, work: SegmentErasure) -> None:
         self._ports.worker.submit(partial(_step, work), partial(self._on_step, work))
 
+    def resume(self) -> None:
+        """Continues if bytes may be read and written again."""
+        work = self._paused
+        if work is not None and not self._ports.erasing.is_used_up:
+            self._paused = None
+            self._submit(work)
+
     def _on_step(self, work: SegmentErasure, outcome: object) -> None:
         is_unchanged = self._is_unchanged()
         if isinstance(outcome, ErasureProgress):
@@ -198,7 +207,10 @@ class LogErasure:
                 self._on_erased()
                 self._end(None)
             elif outcome is ErasureProgress.MORE:
-                self._submit(work)
+                self._ports.erasing.take(work.moved_bytes - self._taken_bytes)
+                self._taken_bytes = work.moved_bytes
+                self._paused = work
+                self.resume()
             else:
                 self._swap(work)
         elif isinstance(outcome, OSError | StorageError):

@@ -23,6 +23,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
 from lowtide.storage.compaction.cleanable import Cleanable
 from lowtide.storage.compaction.log_cleaning import CleaningLimits, LogCleaning, OnCleaned
+from lowtide.storage.directory.allowance import Allowance
 from lowtide.storage.directory.directory_erasures import EraseFailedError, OnErased
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.directory_opening import (
@@ -87,6 +88,7 @@ class LogManager:
         )
         self.files = cache.files
         """The open files of all segments."""
+        self.erasing = Allowance()
         ports = {
             path: DirectoryPorts(
                 filesystem=filesystem,
@@ -95,6 +97,7 @@ class LogManager:
                 worker=worker,
                 random=random,
                 cache=cache,
+                erasing=self.erasing,
             )
             for given, path in zip(directories, self._paths, strict=True)
         }

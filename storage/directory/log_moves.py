@@ -22,10 +22,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from lowtide.storage.directory.allowance import Allowance
 from lowtide.storage.directory.directory_erasures import MOVED, EraseChangedError, EraseFailedError
 from lowtide.storage.directory.log_move import LogMove, remove_intent
 from lowtide.storage.directory.log_starts import LogStartIncrement
-from lowtide.storage.directory.move_place import Allowance, MoveCounts, MovePlace
+from lowtide.storage.directory.move_place import MoveCounts, MovePlace
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:

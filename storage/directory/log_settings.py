@@ -13,6 +13,7 @@ from lowtide.runtime.committer import Committer
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.worker import Worker
+from lowtide.storage.directory.allowance import Allowance
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.producers.producer_state import DEFAULT_EXPIRATION_MS
 from lowtide.storage.log.segments.open_files import FILES_MAX
@@ -96,3 +97,5 @@ class DirectoryPorts(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker
     random: Random
     cache: SegmentCache
+    erasing: Allowance = msgspec.field(default_factory=Allowance)
+    """The bytes that rewriting for erasures may read and write now."""

@@ -11,12 +11,11 @@ from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.protocol.erasure_record import EraseGoal
+    from lowtide.storage.directory.allowance import Allowance
     from lowtide.storage.directory.directory_erasures import OnErased
     from lowtide.storage.directory.log_settings import DirectoryPorts
     from lowtide.storage.errors import StorageError
     from lowtide.storage.log.log import Log
-
-NO_LIMIT: Final = float("inf")
 
 
 def relocate(log: Log, directory: str) -> None:
@@ -37,31 +36,6 @@ def take_over(log: Log, source: Log) -> None:
     log.erasures.take_over(source.erasures)
     if source.producer_state.producers:
         log.files.sync.note_written([log.files.snapshots.take(log.log_end_offset, source.producer_state)])
-
-
-class Allowance:
-    """The bytes that may be copied now, over all moves."""
-
-    def __init__(self) -> None:
-        self._bytes_per_second: Callable[[], float] = lambda: NO_LIMIT
-        self._bytes = 0.0
-        self._at_ms = 0
-
-    def limit(self, bytes_per_second: Callable[[], float]) -> None:
-        self._bytes_per_second = bytes_per_second
-
-    def grow(self, now_ms: int) -> None:
-        """Allows more bytes for the time since the last call, for at most one second."""
-        rate, elapsed_ms, self._at_ms = self._bytes_per_second(), max(now_ms - self._at_ms, 0), now_ms
-        self._bytes = rate if rate == NO_LIMIT else min(self._bytes + rate * min(elapsed_ms, 1000) / 1000, rate)
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether nothing may be read before `grow`."""
-        return self._bytes <= 0
-
-    def take(self, size_bytes: int) -> None:
-        self._bytes -= size_bytes
 
 
 class MoveCounts(msgspec.Struct):

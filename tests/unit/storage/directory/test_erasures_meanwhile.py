@@ -186,3 +186,17 @@ def test_a_hole_is_on_the_disk_before_the_answer_though_its_segment_leaves_the_l
         assert answers == [None]
         world.filesystem.power_cut()
         assert found(world, 100) == set(), seed
+
+
+def test_rewriting_waits_for_its_allowance() -> None:
+    """Protects the disk for requests: a limit of bytes per second, which may change while a segment is rewritten."""
+    world = World()
+    log = filled(world)
+    rates = [1.0]
+    world.manager.erasing.limit(lambda: rates[0])
+    assert erase(world, log, 52, rounds=50) == []
+    assert records(log) == expected(52, 100)
+    rates[0] = 1e9
+    assert erase(world, log, 52) == [None]
+    assert found(world, 52) == set()
+    check(world, log, 52, 100)
