@@ -194,9 +194,10 @@ class CompactedErasure:
         row = response.topics[0].partitions[0]
         if row.error_code or row.has_more:
             return row.error_message or ErrorCode(row.error_code).name
-        offsets = [offset for each in row.offsets for offset in range(each.first_offset, each.last_offset + 1)]
-        if not len(offsets) == len(row.timestamps) == len(row.leader_epochs):
+        count = sum(max(each.last_offset - each.first_offset + 1, 0) for each in row.offsets)
+        if not count == len(row.timestamps) == len(row.leader_epochs):
             return "its answer is incomplete"
+        offsets = [offset for each in row.offsets for offset in range(each.first_offset, each.last_offset + 1)]
         return dict(zip(offsets, map(FoundRecord, row.timestamps, row.leader_epochs), strict=True))
 
     def _request(self, broker_epoch: BrokerEpoch) -> FindRecordsRequest:
