@@ -274,7 +274,9 @@ class DelayedDeleteRecords(DelayedOperation):
     def thresholds(self) -> Iterable[tuple[TopicPartition, int]]:
         """Returns the offset that each waiting partition must reach. One write makes all durable, so one will do."""
         if self._queue is self._replicas.waiting.log_starts:
-            return islice(((row.key, row.offset) for row in self._rows if not (row.done or row.is_durable)), 1)
+            some = [*islice(((row.key, row.offset) for row in self._rows if not (row.done or row.is_durable)), 1)]
+            if some:
+                return some
         return [(row.key, row.offset) for row in self._rows if not row.done]
 
     def _watch(self) -> bool:
