@@ -42,7 +42,7 @@ class CleanedReplicas(NamedTuple):
     """The brokers with a replica of a partition."""
 
     erased_by: tuple[BrokerId, ...]
-    """Their files are clean."""
+    """The brokers whose files are clean."""
     not_erased_by: Mapping[BrokerId, str]
     """The others, each with a reason."""
 

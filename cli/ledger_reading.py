@@ -59,7 +59,7 @@ class Ledger(msgspec.Struct):
             self.rows[key] = value
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yields the records that are known. Errors: CommandError for one that can't be read."""
+        """Yields the decoded records, without those of unknown types. Errors: CommandError for an unreadable one."""
         for key, value in self.rows.items():
             try:
                 entry = decode_entry(key, value)

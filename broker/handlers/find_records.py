@@ -38,7 +38,7 @@ from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey, sentence
+from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.peer_client import PeerClients
@@ -223,7 +223,7 @@ def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
         row.error_code, row.error_message = ErrorCode.REQUEST_TIMED_OUT, kept.erasure.waits_for
     elif isinstance(outcome, SearchFailure):
         row.error_code = CODES[outcome]
-        row.error_message = sentence(outcome)
+        row.error_message = outcome.sentence
     elif isinstance(outcome, Refusal):
         row.error_code, row.error_message = outcome.error_code, outcome.message or None
     else:

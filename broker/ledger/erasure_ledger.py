@@ -17,17 +17,16 @@ from msgspec import field
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
-from lowtide.broker.coordinator.runtime.shard import RECORD_OVERHEAD, make_batches
+from lowtide.broker.coordinator.runtime.shard import make_batches, split_batches
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.commit_waits import committed_end
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.retries import Backoff
-from lowtide.protocol.coordinator_records import CoordinatorRecord
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry, decode_key, encode_entry
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.read_erasures import ErasuresPartition, ReadErasuresRequest, ReadErasuresResponse
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest, WriteErasuresResponse
-from lowtide.protocol.records import CONTROL_BIT, iterate_batches, iterate_records
+from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.storage.errors import StorageError
@@ -102,7 +101,10 @@ class ErasureLedger:
         After an error some may be written; a repetition writes all. Errors: COORDINATOR_NOT_AVAILABLE if the time is
         over, MESSAGE_TOO_LARGE, those of an append that no repetition can mend.
         """
-        for part in _parts([encode_entry(entry) for entry in entries]):
+        parts = split_batches([encode_entry(entry) for entry in entries], REQUEST_BYTES) if entries else []
+        if parts is None:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        for part in parts:
             rows = [LedgerRecord(key=key, value=value) for key, value in part]
             request = WriteErasuresRequest(records=rows, timeout_ms=TIMEOUT_MS)
             answer = await self._asked(ApiKey.WRITE_ERASURES, request, self.append, deadline)
@@ -226,32 +228,20 @@ def _read(log: Log, offset: Offset, end_offset: Offset) -> tuple[bytes, Offset]:
     if found is None:
         return b"", end_offset
     content = found.file.pread(found.size, found.position)
-    return content, max((header.last_offset + 1 for _, header in iterate_batches(content)), default=end_offset)
+    return content, max((header.next_offset for _, header in iterate_batches(content)), default=end_offset)
 
 
 def _about(wanted: set[tuple[TopicId, int]], content: bytes) -> list[LedgerRecord]:
     """Returns the records about some partitions."""
     found = []
     for at, header in iterate_batches(content):
-        if header.attributes & CONTROL_BIT:
+        if header.is_control:
             continue
         for record in iterate_records(content[at : at + header.size_bytes], max_bytes=MAXIMUM_DECOMPRESSED_BYTES):
             key = decode_key(record.key)
             if key is not None and (key.topic_id, key.partition) in wanted:
                 found.append(LedgerRecord(key=record.key or b"", value=record.value))
     return found
-
-
-def _parts(records: Sequence[CoordinatorRecord]) -> list[list[CoordinatorRecord]]:
-    parts: list[list[CoordinatorRecord]] = []
-    size = REQUEST_BYTES
-    for record in records:
-        size += len(record[0]) + len(record[1] or b"") + RECORD_OVERHEAD
-        if size > REQUEST_BYTES or not parts:
-            parts.append([])
-            size = len(record[0]) + len(record[1] or b"") + RECORD_OVERHEAD
-        parts[-1].append(record)
-    return parts
 
 
 def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:

@@ -46,11 +46,6 @@ _OTHER_SELECTOR: Final = "Another search has this id."
 _TOO_MANY_IDS: Final = "Too many searches are kept; ask again in a minute."
 
 
-def sentence(failure: SearchFailure) -> str:
-    """Returns the message for a client."""
-    return f"{failure.value[0].upper()}{failure.value[1:]}."
-
-
 class SearchKey(NamedTuple):
     """Searches with the same key are one. `erase` tells an erasure from a search with its id."""
 
@@ -124,7 +119,7 @@ class KeptSearches:
             return refusal
         running = self._begun(partition, selector)
         if isinstance(running, SearchFailure):
-            return Refusal(CODES[running], sentence(running))
+            return Refusal(CODES[running], running.sentence)
         erasure = None
         if is_by_all:
             erasure = CompactedErasure(self._parts, running, selector)

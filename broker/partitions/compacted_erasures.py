@@ -18,21 +18,19 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lowtide.broker.network.peer_client import PeerError
-from lowtide.broker.partitions.erasures import append_erasures, why_not_erasable
+from lowtide.broker.partitions.erasures import erase_found, why_not_erasable
 from lowtide.broker.partitions.replica_searches import MOVES, SearchParts, is_moving, note_search
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_record import ReplicaSearch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
-from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import FoundRecords, HeaderSelector, KeySelector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -236,24 +234,15 @@ class CompactedErasure:
         return end_offset
 
     def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
-        replicas, leadership, log = self._parts.replicas, self._leadership, self.running.log
+        replicas, leadership = self._parts.replicas, self._leadership
         image = replicas.image
         assert image is not None
         assert isinstance(self.outcome, SearchedLog)
         brokers: tuple[BrokerId, ...] = (replicas.broker_id,)
-        assigned: Iterable[BrokerId] = brokers
         if leadership is not None:
-            # A replica that is away may have records below the log start, which the search doesn't see.
-            leadership.note_acknowledged(log.log_start_offset)
             brokers = self._search.participants(leadership.broker_id, leadership.followers, image)
-            assigned = leadership.state.replicas
-        known = log.erasures.known
-        left = self.outcome.records.ranges().without(OffsetRanges.union_of(each.left for each in known))
-        if not left and set(assigned) <= set(brokers):
-            # What others name, perhaps since the search, must be committed and done too.
-            return known[-1].end_offset if known else UNKNOWN_OFFSET
-        search = ReplicaSearch(self._search.search_id, brokers)
-        end_offset = append_erasures(replicas, self.running.partition, erasure_id, left, now_ms, search)
+        search, found = ReplicaSearch(self._search.search_id, brokers), self.outcome.records.ranges()
+        end_offset = erase_found(replicas, self.running.partition, erasure_id, found, now_ms, search)
         return Refusal(end_offset, "") if isinstance(end_offset, ErrorCode) else end_offset
 
 

@@ -70,19 +70,28 @@ def append_erasures(
 
 
 def erase_found(
-    replicas: ReplicaManager, partition: Partition, erasure_id: UUID, found: OffsetRanges, now_ms: int
+    replicas: ReplicaManager,
+    partition: Partition,
+    erasure_id: UUID,
+    found: OffsetRanges,
+    now_ms: int,
+    search: ReplicaSearch | None = None,
 ) -> Offset | ErrorCode:
-    """Erases what the leader has found in a log that was never compacted. `now_ms` is wall-clock time.
+    """Erases what was found in a partition that is led here. `now_ms` is wall-clock time.
 
-    Returns the exclusive end of the erasures; without anything to erase that of the last one in the log, or -1. Errors:
-    as `append_erasures`.
+    `search` is that of all replicas, in a log that was compacted. Unless every replica has taken part, an erasure is
+    appended even if nothing was found: one that is away may have what all others have compacted away.
+
+    Returns the exclusive end of the erasures; without one that of the last one in the log, or -1. Errors: as
+    `append_erasures`.
     """
     known = partition.log.erasures.known
     if partition.leadership is not None:
         # A replica that is away may have records below the log start, which the search doesn't see.
         partition.leadership.note_acknowledged(partition.log.log_start_offset)
     left = found.without(OffsetRanges.union_of(each.left for each in known))
-    if left:
-        return append_erasures(replicas, partition, erasure_id, left, now_ms)
+    is_partial = search is not None and not set(partition.replicas) <= set(search.brokers)
+    if left or is_partial:
+        return append_erasures(replicas, partition, erasure_id, left, now_ms, search)
     # What others name, perhaps since the search, must be committed and done too.
     return known[-1].end_offset if known else UNKNOWN_OFFSET

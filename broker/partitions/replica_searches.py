@@ -119,7 +119,7 @@ class ReplicaSearches:
             async with client_wait(asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000):
                 found = await self._parts.searches.search(partition, selector, row.end_offset)
                 if isinstance(found, SearchFailure):
-                    return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"{found.value[0].upper()}{found.value[1:]}.")
+                    return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, found.sentence)
                 is_noted = await note_search(self._parts.replicas, log, UUID(bytes=request.search_id))
         except TimeoutError:
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, "")

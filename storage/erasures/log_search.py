@@ -53,6 +53,11 @@ class SearchFailure(Enum):
     BUSY = "too many searches are waiting; ask again"
     CANCELLED = "the search was ended by the broker"
 
+    @property
+    def sentence(self) -> str:
+        """The message for a client."""
+        return f"{self.value[0].upper()}{self.value[1:]}."
+
 
 class SearchedLog(msgspec.Struct):
     """The result of a search."""

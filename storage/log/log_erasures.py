@@ -192,7 +192,7 @@ class LogErasures:
             self._changed()
 
     def take_over(self, source: LogErasures) -> None:
-        """Notes the searches of a log that this one replaces, which has the same records."""
+        """Takes over the noted searches of the log that this one replaces. Both have the same records."""
         self.copied_at = source.copied_at
         for search_id in source.searches:
             self.note_search(search_id)
