@@ -13,7 +13,18 @@ BATCH_BYTES_MAX = 1 << 24
 
 
 def files_with(cluster: LowtideCluster, marker: bytes, folders: str = "*") -> list[str]:
-    """Returns the files below folders of some names that have these bytes, as they lie there or in a record."""
+    """Returns the files below folders of some names that have these bytes, as they lie there or in a record.
+
+    If a file is renamed or removed meanwhile, all are read again.
+    """
+    while True:
+        try:
+            return _files_with(cluster, marker, folders)
+        except FileNotFoundError:
+            continue
+
+
+def _files_with(cluster: LowtideCluster, marker: bytes, folders: str) -> list[str]:
     found = []
     for path in sorted(Path(cluster.data_directory).rglob(f"{folders}/*")):
         content = path.read_bytes() if path.is_file() else b""
