@@ -144,7 +144,7 @@ class StandingErasures:
             led = self._led()
             self._progress = {each.topic_partition: known for each in led if (known := self._known(each)) is not None}
             await self._load([each for each in led if self._known(each) is None])
-            for partition in led:
+            for partition in sorted(led, key=self._unsearched):  # A long log must not delay all others.
                 progress = self._known(partition)
                 if progress is not None:
                     await self._search(partition, progress)
@@ -168,6 +168,11 @@ class StandingErasures:
             return None
         known = (progress.topic_id, progress.leader_epoch)
         return progress if known == (partition.topic_id, partition.leader_epoch) else None
+
+    def _unsearched(self, partition: Partition) -> int:
+        """Returns how many offsets are to be searched."""
+        progress = self._known(partition)
+        return 0 if progress is None else partition.log.log_end_offset - progress.searched_to
 
     async def _load(self, partitions: list[Partition]) -> None:
         """Reads from the ledger how far earlier leaders have searched."""
