@@ -104,6 +104,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     keys: Collection[bytes] = (),
     header: tuple[str, bytes | None] | None = None,
     offsets: Mapping[TopicPartition, Sequence[tuple[Offset, Offset]]] | None = None,
+    force: bool = False,
     erasure_id: UUID | None = None,
     dry_run: bool = False,
     topic_ids: Mapping[str, TopicId] | None = None,
@@ -120,6 +121,9 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     If a broker with a replica does not support this, nothing is erased in any partition, and all results are
     `EraseUnsupportedError`. Needs DELETE on the topics.
 
+    In a topic that is or was compacted, older versions of the keys go with records that a header or offsets name. There
+    offsets of the newest version of a key are refused with POLICY_VIOLATION, unless `force` is given.
+
     `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
     outcome is unknown. The ledger gets a commitment to what is searched for, made with the nonce in the result. With
     `topic_ids`, by default those at the call's beginning, topics that were created again under the same name are
@@ -129,6 +133,8 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     100,000 records; DeadlineExceededError, after which the erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
+    if force and offsets is None:
+        raise ValueError("force is for offsets")
     check_topic_ids(topic_ids or {})
     call = client.call(timeout)
     nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
@@ -142,7 +148,13 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
             return {partition: _unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
     search = FindCall(
-        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=_commitment(nonce, query)
+        call,
+        query,
+        on_progress,
+        search_id=used_id.bytes,
+        ranges_max=0,
+        commitment=_commitment(nonce, query),
+        force=force,
     )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}

@@ -58,6 +58,10 @@ async def erase(
     *,
     selector: SelectorOptions,
     offsets: Annotated[list[str] | None, typer.Option("--offsets", metavar="P:O,O-O,…", help=_PATTERN_HELP)] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="in a compacted topic, --offsets may name the newest version of a key"),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="find the records, and erase nothing")] = False,
     erasure_id: Annotated[
         UUID | None,
@@ -87,6 +91,8 @@ async def erase(
     )
     if tombstone and (query is None or not query.keys or dry_run):
         raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if force and not by_offset:
+        raise misused("--force needs --offsets.")
     if not (yes or dry_run):
         check_terminal()
     if by_offset:
@@ -102,7 +108,7 @@ async def erase(
             f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
             None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
         )
-    results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id)
+    results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id, force=force)
     exit_code = _shown(call, chosen, results, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
@@ -167,6 +173,7 @@ async def _erased(
     *,
     dry_run: bool,
     erasure_id: UUID | None = None,
+    force: bool = False,
 ) -> Results:
     """Erases or only searches, with a progress bar on a terminal. Errors: AdminError; CommandError if no broker can."""
     offsets = None if query.offsets is None else {key: each.ranges() for key, each in query.offsets.items()}
@@ -176,6 +183,7 @@ async def _erased(
             keys=query.keys,
             header=query.header,
             offsets=offsets,
+            force=force,
             erasure_id=erasure_id,
             dry_run=dry_run,
             topic_ids=topic_ids_of(view),

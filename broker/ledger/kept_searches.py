@@ -20,6 +20,7 @@ from lowtide.storage.erasures.log_search import SearchFailure
 
 if TYPE_CHECKING:
     from lowtide.broker.partitions.log_searches import PartitionSearch
+    from lowtide.broker.partitions.older_versions import ErasureTerms
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.replication.partition import Partition
     from lowtide.storage.erasures.record_search import RecordSelector
@@ -36,6 +37,7 @@ CODES: Final = {
     SearchFailure.MOVED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.CUT: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.TOO_MANY: ErrorCode.POLICY_VIOLATION,
+    SearchFailure.TOO_MANY_KEYS: ErrorCode.POLICY_VIOLATION,
     SearchFailure.UNREADABLE: ErrorCode.KAFKA_STORAGE_ERROR,
     SearchFailure.BUSY: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     SearchFailure.CANCELLED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -57,15 +59,15 @@ class SearchKey(NamedTuple):
 class KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
+    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "terms")
 
     def __init__(
-        self, running: PartitionSearch, selector: RecordSelector, client: str, compacted: CompactedErasure | None
+        self, running: PartitionSearch, terms: ErasureTerms, client: str, compacted: CompactedErasure | None
     ) -> None:
         self.running = running
         self.erasure = SearchErasure(running, compacted)
         self.client = client
-        self.selector = selector
+        self.terms = terms
         self.askers = 0
         """Requests that wait for it."""
         self.left_ms = 0
@@ -99,12 +101,10 @@ class KeptSearches:
         self._kept: dict[SearchKey, KeptSearch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def joined(
-        self, key: SearchKey, partition: Partition, selector: RecordSelector, client: str
-    ) -> KeptSearch | Refusal:
+    def joined(self, key: SearchKey, partition: Partition, terms: ErasureTerms, client: str) -> KeptSearch | Refusal:
         """Returns the search of a partition that is led here, begun now if necessary, or why there is none."""
         kept = self._kept.get(key)
-        if kept is not None and (kept.selector, kept.client) != (selector, client):
+        if kept is not None and (kept.terms, kept.client) != (terms, client):
             return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
         if kept is not None and kept.is_over:
             self._forget(key)  # The failure was answered, or nobody was there to read it.
@@ -114,24 +114,26 @@ class KeptSearches:
         if not self._has_room(key.search_id, client):
             return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS)
         is_by_all = key.erase and is_compacted(partition.log)
-        refusal = why_not_searchable(self._parts.replicas, partition, selector) if is_by_all else None
+        refusal = why_not_searchable(self._parts.replicas, partition) if is_by_all else None
         if refusal is not None:
             return refusal
-        running = self._begun(partition, selector)
+        running = self._begun(partition, terms.selector, with_keys=is_by_all and terms.must_widen)
         if isinstance(running, SearchFailure):
             return Refusal(CODES[running], running.sentence)
         erasure = None
         if is_by_all:
-            erasure = CompactedErasure(self._parts, running, selector)
+            erasure = CompactedErasure(self._parts, running, terms)
             erasure.begin()
-        kept = self._kept[key] = KeptSearch(running, selector, client, erasure)
+        kept = self._kept[key] = KeptSearch(running, terms, client, erasure)
         self._set_timer()
         return kept
 
-    def _begun(self, partition: Partition, selector: RecordSelector) -> PartitionSearch | SearchFailure:
+    def _begun(
+        self, partition: Partition, selector: RecordSelector, *, with_keys: bool
+    ) -> PartitionSearch | SearchFailure:
         """Begins a search; forgets finished ones, the oldest first, if there are too many."""
         while True:
-            begun = self._parts.searches.begin(partition, selector, partition.log.log_end_offset)
+            begun = self._parts.searches.begin(partition, selector, partition.log.log_end_offset, with_keys=with_keys)
             if begun is not SearchFailure.BUSY or not self._forget_finished(None):
                 return begun
 
