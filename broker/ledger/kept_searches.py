@@ -32,6 +32,11 @@ IDS_SHARE: Final = 8
 KEPT_MS: Final = 60_000
 """How long a search and its result are kept after the last request."""
 
+REPLICAS_KEPT_MS: Final = 10_000
+"""The same for a search of all replicas: until it ends, no other replica joins the ISR."""
+
+_LOOK_S: Final = REPLICAS_KEPT_MS / 4_000
+
 CODES: Final = {
     SearchFailure.CHANGED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.MOVED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -86,6 +91,11 @@ class KeptSearch:
     def done(self) -> asyncio.Event:
         compacted = self.erasure.compacted
         return self.running.done if compacted is None else compacted.done
+
+    @property
+    def kept_ms(self) -> int:
+        """How long it is kept after the last request."""
+        return KEPT_MS if self.erasure.compacted is None else REPLICAS_KEPT_MS
 
     @property
     def is_over(self) -> bool:
@@ -186,11 +196,12 @@ class KeptSearches:
 
     def _set_timer(self) -> None:
         if self._timer is None and self._kept:
-            self._timer = asyncio.get_running_loop().call_later(KEPT_MS / 4000, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        before_ms = self._parts.clock.monotonic_ms() - KEPT_MS
-        for key in [key for key, kept in self._kept.items() if not kept.askers and kept.left_ms <= before_ms]:
-            self._forget(key)
+        now_ms = self._parts.clock.monotonic_ms()
+        for key, kept in list(self._kept.items()):
+            if not kept.askers and now_ms >= kept.left_ms + kept.kept_ms:
+                self._forget(key)
         self._set_timer()
