@@ -116,7 +116,8 @@ class ForgettingWork:
     def begin(self) -> None:
         """Connects. Nothing is erased while brokers are too old."""
         if self._loads:
-            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(CLIENTS)]
+            count = 1 if self._auditors else CLIENTS  # A compacted log has one erasure at a time.
+            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(count)]
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
         client = self._clients[self._begun]

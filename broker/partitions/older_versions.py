@@ -45,16 +45,19 @@ def ends_of(named: SearchedLog) -> dict[bytes, Offset]:
 def newest_named(
     ends: Mapping[bytes, Offset], versions: SearchedLog, is_live: Callable[[Offset, ProducerId], bool]
 ) -> Offset | None:
-    """Returns the first end without a newer version of its key; None if each key has one.
+    """Returns the first end that is the newest version of its key; None if there is none.
 
-    `versions` are all versions of the keys. `is_live` tells whether consumers get a record, or will.
+    `versions` are all versions of the keys in ascending order: an end that has been compacted away is not among them.
+    `is_live` tells whether consumers get a record, or will.
     """
     assert versions.keys is not None
-    left = dict(ends)
+    newest: dict[bytes, Offset] = {}
     for offset, (key, producer_id) in zip(versions.records.offsets, versions.keys.each(), strict=True):
-        if key in left and offset > left[key] and is_live(Offset(offset), producer_id):
-            del left[key]
-    return min(left.values(), default=None)
+        if key is not None and offset == ends[key]:
+            newest[key] = Offset(offset)
+        elif key in newest and is_live(Offset(offset), producer_id):
+            del newest[key]
+    return min(newest.values(), default=None)
 
 
 def up_to(ends: Mapping[bytes, Offset], versions: SearchedLog) -> FoundRecords:
