@@ -68,10 +68,7 @@ STRIKES_MAX: Final = 40
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
 """Topics that faults also strike, if they exist."""
 
-UNCLEAN: Final = (
-    "unclean election",
-    *(f"unclean election that {what}" for what in ("lost records", "took deletes back")),
-)
+UNCLEAN: Final = ("unclean election", "unclean election that lost records", "unclean election that took deletes back")
 
 _LOOK_S: Final = 0.05
 _CREATE_TOPICS_VERSION: Final = 7

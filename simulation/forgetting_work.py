@@ -217,7 +217,7 @@ class ForgettingWork:
             client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
-        row = None if answer.error_code else answer.topics[0].partitions[0]
+        row: FoundPartition | None = None if answer.error_code else answer.topics[0].partitions[0]
         code = answer.error_code if row is None else row.error_code
         self.counts[f"FindRecords {ErrorCode(code).name}"] += 1
         if row is None or (code and code != ErrorCode.POLICY_VIOLATION):

@@ -176,7 +176,7 @@ def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
 
 
 def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: MetadataImage) -> None:
-    """Checks that an operator must accept a loss only where records were lost, or each complete replica may lack some."""
+    """Checks that an operator must accept a loss only where records were lost, or complete replicas may lack some."""
     for each in plan.partitions:
         topic, promises = before.topics.get(each.topic), cluster.invariants.promises
         if not each.loss or topic is None or promises.committed(topic.topic_id, each.partition).is_void:
