@@ -46,6 +46,7 @@ def forgotten_configs(random: Random) -> dict[str, str]:
     """Returns the configuration of the topic."""
     return {
         "cleanup.policy": "compact",
+        "internal.segment.bytes": "1200",
         "min.cleanable.dirty.ratio": "0.1",
         "delete.retention.ms": random.choice(("500", "2000", "60000")),
         "min.compaction.lag.ms": random.choice(("0", "0", "400")),
