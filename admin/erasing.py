@@ -109,6 +109,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     keys: Collection[bytes] = (),
     header: tuple[str, bytes | None] | None = None,
     offsets: Mapping[TopicPartition, Sequence[tuple[Offset, Offset]]] | None = None,
+    force: bool = False,
     erasure_id: UUID | None = None,
     standing: StandingTerms | None = None,
     dry_run: bool = False,
@@ -126,6 +127,9 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     If a broker with a replica does not support this, nothing is erased in any partition, and all results are
     `EraseUnsupportedError`. Needs DELETE on the topics.
 
+    In a topic that is or was compacted, older versions of the keys go with records that a header or offsets name. There
+    offsets of the newest version of a key are refused with POLICY_VIOLATION, unless `force` is given.
+
     `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
     outcome is unknown. With `standing`, brokers look for the keys in what is written later, and erase them again, until
     its end (`describe_standing_erasures`). It begins before the search.
@@ -139,6 +143,8 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
+    if force and offsets is None:
+        raise ValueError("force is for offsets")
     check_topic_ids(topic_ids or {})
     if standing is not None and (dry_run or not query.keys):
         raise ValueError("only an erasure by key can stand")
@@ -158,7 +164,9 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     ends_ms = None
     if standing is not None:
         ends_ms = await begin_standing(call, used_id, query.keys, committed, standing)
-    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed)
+    search = FindCall(
+        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed, force=force
+    )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import typer
@@ -56,6 +56,17 @@ STANDING_HELP: Final = (
     "erase the keys again if they return, for so long: 12h, 90d; also in topics that match the patterns later"
 )
 
+
+class ErasureOptions(NamedTuple):
+    """How records are erased."""
+
+    erasure_id: UUID | None = None
+    standing: StandingTerms | None = None
+    force: bool = False
+
+
+NO_OPTIONS: Final = ErasureOptions()
+
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
@@ -68,6 +79,10 @@ async def erase(
     *,
     selector: SelectorOptions,
     offsets: Annotated[list[str] | None, typer.Option("--offsets", metavar="P:O,O-O,…", help=_PATTERN_HELP)] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="in a compacted topic, --offsets may name the newest version of a key"),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="find the records, and erase nothing")] = False,
     erasure_id: Annotated[
         UUID | None,
@@ -101,6 +116,8 @@ async def erase(
     )
     if tombstone and (query is None or not query.keys or dry_run):
         raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if force and not by_offset:
+        raise misused("--force needs --offsets.")
     terms = _standing_of(standing, texts, patterns)
     if terms is not None and (query is None or not query.keys or dry_run or tombstone):
         raise misused(STANDING_NEEDS)
@@ -119,7 +136,8 @@ async def erase(
             f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
             None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
         )
-    results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id, standing=terms)
+    options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
+    results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     exit_code = _shown(call, chosen, results, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
@@ -192,8 +210,7 @@ async def _erased(
     view: ClusterView,
     *,
     dry_run: bool,
-    erasure_id: UUID | None = None,
-    standing: StandingTerms | None = None,
+    options: ErasureOptions = NO_OPTIONS,
 ) -> Results:
     """Erases or only searches, with a progress bar on a terminal. Errors: AdminError; CommandError if no broker can."""
     offsets = None if query.offsets is None else {key: each.ranges() for key, each in query.offsets.items()}
@@ -203,8 +220,9 @@ async def _erased(
             keys=query.keys,
             header=query.header,
             offsets=offsets,
-            erasure_id=erasure_id,
-            standing=standing,
+            force=options.force,
+            erasure_id=options.erasure_id,
+            standing=options.standing,
             dry_run=dry_run,
             topic_ids=topic_ids_of(view),
             on_progress=on_progress,

@@ -29,6 +29,7 @@ from lowtide.broker.ledger.standing_confirmations import StandingConfirmations
 from lowtide.broker.ledger.standing_index import StandingIndex
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted, why_not_erasable
+from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.broker.partitions.replica_searches import SearchParts
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, SelectorKind, StandingKey, StandingSearch
 from lowtide.protocol.errors import ErrorCode
@@ -208,9 +209,12 @@ class StandingErasures:
         end_offset = goal
         while standing.ids and progress.searched_to < goal and self._why_not(partition) is None:
             outcome = await self._searching.searches.search(
-                partition, standing.selector, end_offset, progress.searched_to
+                partition, standing.selector, end_offset, first_offset=progress.searched_to, with_keys=True
             )
-            if outcome is SearchFailure.TOO_MANY and end_offset - progress.searched_to > 1:
+            if (
+                outcome in (SearchFailure.TOO_MANY, SearchFailure.TOO_MANY_KEYS)
+                and end_offset - progress.searched_to > 1
+            ):
                 end_offset = progress.searched_to + (end_offset - progress.searched_to) // 2
                 continue
             if not isinstance(outcome, SearchedLog):
@@ -234,10 +238,11 @@ class StandingErasures:
         self, partition: Partition, standing: TopicStanding, found: SearchedLog, first_offset: Offset
     ) -> bool:
         """Erases what was found from `first_offset` on, for each standing erasure. Returns whether all is erased."""
-        records, now_ms = found.records, self._broker.clock.wall_ms()
+        assert found.keys is not None
+        now_ms, keys = self._broker.clock.wall_ms(), [key or b"" for key, _ in found.keys.each()]
         named: dict[bytes, list[tuple[Offset, bytes]]] = {}
-        groups = {key: standing.digests.groups_of(key) for key in set(records.keys)}
-        for offset, key in zip(records.offsets, records.keys, strict=True):
+        groups = {key: standing.digests.groups_of(key) for key in set(keys)}
+        for offset, key in zip(found.records.offsets, keys, strict=True):
             for group in groups[key]:
                 named.setdefault(standing.ids[group], []).append((offset, key))
         done = True
@@ -257,7 +262,7 @@ class StandingErasures:
 
     async def _erase_versions(self, partition: Partition, request: ErasureRequest, selector: KeySelector) -> bool:
         """Erases all versions of keys in a compacted log, which all its replicas search."""
-        refusal = why_not_searchable(self._broker.replicas, partition, selector)
+        refusal = why_not_searchable(self._broker.replicas, partition)
         if refusal is not None:
             self._warn(partition, refusal.message)
             return False
@@ -275,11 +280,12 @@ class StandingErasures:
     ) -> bool:
         """Erases what a search finds up to a bound (exclusive), from another on. Returns whether it is erased."""
         searches, deadline = self._searching.searches, asyncio.get_running_loop().time() + ERASE_S
-        running = searches.begin(partition, selector, *bounds)
+        end_offset, first_offset = bounds
+        running = searches.begin(partition, selector, end_offset, first_offset=first_offset)
         if isinstance(running, SearchFailure):
             self._warn(partition, running.value)
             return False
-        everywhere = CompactedErasure(self._searching, running, selector) if compacted else None
+        everywhere = CompactedErasure(self._searching, running, ErasureTerms(selector)) if compacted else None
         try:
             if everywhere is not None:
                 everywhere.begin()
