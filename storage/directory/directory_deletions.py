@@ -22,7 +22,8 @@ from lowtide.storage.errors import is_passing
 from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
 from lowtide.storage.log.segments.segment_files import Readers
 from lowtide.storage.log_directory import deleted_partition
-from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
+from lowtide.storage.log_start.journal import LogStartJournal
+from lowtide.storage.log_start.journal_format import OnDurable
 
 
 class NamedCheckpoint(Protocol):

@@ -26,7 +26,8 @@ from lowtide.storage.errors import storage_error
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.opening.known_log import LoadTotals
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
-from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
+from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal
+from lowtide.storage.log_start.journal_format import OnDurable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

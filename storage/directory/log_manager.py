@@ -46,7 +46,7 @@ from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageEr
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import BrokerIdentity
-from lowtide.storage.log_start.journal import OnDurable
+from lowtide.storage.log_start.journal_format import OnDurable
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
 

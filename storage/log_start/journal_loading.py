@@ -15,7 +15,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId,
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError, decode_offsets
 from lowtide.storage.errors import StorageError, is_passing
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, encode_journal
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, JournalContent, encode_journal
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal
 
 
