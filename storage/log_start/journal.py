@@ -197,7 +197,9 @@ class LogStartJournal:
             self.write_frame(stalled)
             return
         batch, self._waiting = self._waiting, []
-        if not self._folding.begins_with(batch):
+        folding, end = self._folding, self.end + frame_bytes(len(entries_of(batch)))
+        is_due = folding.is_requested or end > folding.due_at
+        if not (is_due and folding.begins_with(batch, end)):
             self.write_frame(batch)
 
     def write_frame(self, batch: list[RequestedEntries]) -> None:

@@ -52,7 +52,8 @@ class JournalFolding:
         self._journal = journal
         self._fold = fold
         self._committer = committer
-        self._due_at = _three_quarters(journal.header)
+        self.due_at = _three_quarters(journal.header)
+        """A frame that would end above it makes a fold due."""
         self._waiters: list[OnDurable] = []
         self.is_requested = False
         """Whether a caller waits for a fold that has not begun."""
@@ -67,14 +68,13 @@ class JournalFolding:
         waiters, self._waiters, self.is_requested = self._waiters, [], False
         return waiters
 
-    def begins_with(self, batch: list[RequestedEntries]) -> bool:
-        """Begins a fold with these entries if it is due. Returns False if they must go into a frame of the old file."""
-        journal, entries = self._journal, entries_of(batch)
-        end = journal.end + frame_bytes(len(entries))
-        if not self.is_requested and end <= self._due_at:
-            return False
+    def begins_with(self, batch: list[RequestedEntries], end: FilePosition) -> bool:
+        """Begins a fold with these entries, whose frame would end at `end`.
+
+        Returns False if they must go into that frame.
+        """
         waiters = self.take_waiters()
-        full = self._start(batch, entries, waiters)
+        full = self._start(batch, waiters)
         return full is None or self._gives_up(batch, waiters, full, end)
 
     def _gives_up(
@@ -90,16 +90,14 @@ class JournalFolding:
 
     def _delay(self, end: FilePosition) -> None:
         capacity = self._journal.header.capacity
-        self._due_at = min(capacity, end + capacity // 16)
+        self.due_at = min(capacity, end + capacity // 16)
 
-    def _start(
-        self, batch: list[RequestedEntries], entries: Sequence[LogStartEntry], waiters: list[OnDurable]
-    ) -> OSError | None:
+    def _start(self, batch: list[RequestedEntries], waiters: list[OnDurable]) -> OSError | None:
         """Starts a fold. Returns the error of a full disk.
 
         Returns None when it is under way, or the journal has failed and all callers get the error.
         """
-        journal, image = self._journal, self._image_with(entries)
+        journal, image = self._journal, self._image_with(entries_of(batch))
         if not batch and self._fold.is_done(image, journal.header, journal.end):
             self._committer.submit(Barrier(), partial(_tell, waiters))
             return None
@@ -136,7 +134,7 @@ class JournalFolding:
             journal.values.clear()
             journal.values.update(content.entries)
             journal.end, journal.next_sequence = content.end, content.next_sequence
-            self._due_at = _three_quarters(content.header)
+            self.due_at = _three_quarters(content.header)
             journal.commit_next()
         for accepted in batch:
             accepted.on_durable(error)

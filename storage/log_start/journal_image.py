@@ -14,8 +14,8 @@ Pure functions over bytes. `journal_reading` reads them. All integers are big-en
     36   4   CRC-32C of bytes 0-35
     40  472  zeros, so that no frame shares a sector with the header
 
-Frames follow from byte 512 on: see `journal_format`. A new layout gets a new version and keeps the magic; version 1 must
-then still be read.
+Frames follow from byte 512 on: see `journal_format`. A new layout gets a new version and keeps the magic; version 1
+must then still be read.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from lowtide.protocol.messages.fetch import (
 )
 from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerEpoch, BrokerId
+from lowtide.replication import epoch_ends
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.leadership import assumed_epoch, not_a_replica
@@ -182,7 +183,7 @@ class FetchReader:
         diverging: EpochEndOffset | None = None
         last_epoch = target.last_fetched_epoch
         if last_epoch >= 0 and (last_epoch != partition.leader_epoch or offset > log.log_end_offset):
-            found = partition.diverging_epoch(offset, last_epoch)
+            found = epoch_ends.diverging_epoch(partition, offset, last_epoch)
             if isinstance(found, ErrorCode):
                 return _failed(target.partition, found, aborted=None)
             if found is not None:
