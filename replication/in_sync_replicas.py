@@ -51,6 +51,24 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     return IsrProposal(state, image.revision, isr, epochs, tuple(eligible), tuple(eligible.values()))
 
 
+def propose(leadership: Leadership, proposal: IsrProposal) -> None:
+    """Adds a change that is about to be written; its members count from now on."""
+    assert leadership.proposal is None
+    leadership.proposal = proposal
+    leadership.count_isr()
+
+
+def on_refused(leadership: Leadership, proposal: IsrProposal, *, conflicted: bool) -> bool:
+    """Drops a change that the store has refused. Returns whether it was the pending one."""
+    if leadership.proposal is not proposal:
+        return False
+    leadership.proposal = None
+    if conflicted:
+        leadership.refused_at = proposal.decided_at
+    leadership.count_isr()
+    return True
+
+
 def stays_in_sync(
     leadership: Leadership, member: BrokerId, epoch: BrokerEpoch, image: MetadataImage, now_ms: int
 ) -> bool:

@@ -82,7 +82,8 @@ class CompactedErasure:
     def begin(self) -> None:
         """Begins. From now on only participants join the ISR."""
         if self._leadership is not None:
-            self._leadership.begin_search(self._search)
+            assert self._leadership.erasure_search is None, self._leadership.erasure_search
+            self._leadership.erasure_search = self._search
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")
 
     def cancel(self) -> None:
@@ -119,8 +120,7 @@ class CompactedErasure:
 
     def _end(self, outcome: SearchedLog | SearchFailure | Refusal) -> None:
         self._stop_asking()
-        if self._leadership is not None:
-            self._leadership.end_search(self._search)
+        self._stop_holding_the_isr()
         if not isinstance(self.outcome, SearchFailure | Refusal):
             self.outcome = outcome
         self.done.set()
@@ -230,8 +230,14 @@ class CompactedErasure:
         if isinstance(end_offset, Refusal):
             self._end(end_offset)
         elif self._leadership is not None:
-            self._leadership.end_search(self._search, end_offset)
+            self._leadership.erasures_end = max(self._leadership.erasures_end, end_offset)
+            self._stop_holding_the_isr()
         return end_offset
+
+    def _stop_holding_the_isr(self) -> None:
+        """Lets other replicas join the ISR again, unless another search holds it."""
+        if self._leadership is not None and self._leadership.erasure_search is self._search:
+            self._leadership.erasure_search = None
 
     def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
         replicas, leadership = self._parts.replicas, self._leadership

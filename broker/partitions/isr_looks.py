@@ -73,7 +73,7 @@ class IsrLooks:
             return
         proposal = in_sync_replicas.next_proposal(leadership, image, now_ms)
         if proposal is not None:
-            leadership.propose(proposal)
+            in_sync_replicas.propose(leadership, proposal)
             self._isr_writer.submit(partition, leadership, proposal, self._led.look_at)
 
     def begin(self) -> None:
