@@ -23,6 +23,7 @@ from lowtide.replication.leadership import IsrProposal, Leadership
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
+    from lowtide.replication.erasure_search import ErasureSearch
     from lowtide.replication.follower_state import FollowerState
 
 
@@ -67,6 +68,19 @@ def on_refused(leadership: Leadership, proposal: IsrProposal, *, conflicted: boo
         leadership.refused_at = proposal.decided_at
     leadership.count_isr()
     return True
+
+
+def begin_search(leadership: Leadership, search: ErasureSearch) -> None:
+    """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
+    assert leadership.erasure_search is None, leadership.erasure_search
+    leadership.erasure_search = search
+
+
+def end_search(leadership: Leadership, search: ErasureSearch, erasures_end: Offset = 0) -> None:
+    """Ends a search, unless it has ended. `erasures_end` is the exclusive end of its erasures, if there are any."""
+    leadership.erasures_end = max(leadership.erasures_end, erasures_end)
+    if leadership.erasure_search is search:
+        leadership.erasure_search = None
 
 
 def stays_in_sync(

@@ -24,6 +24,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_record import ReplicaSearch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
@@ -82,8 +83,7 @@ class CompactedErasure:
     def begin(self) -> None:
         """Begins. From now on only participants join the ISR."""
         if self._leadership is not None:
-            assert self._leadership.erasure_search is None, self._leadership.erasure_search
-            self._leadership.erasure_search = self._search
+            in_sync_replicas.begin_search(self._leadership, self._search)
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")
 
     def cancel(self) -> None:
@@ -120,7 +120,8 @@ class CompactedErasure:
 
     def _end(self, outcome: SearchedLog | SearchFailure | Refusal) -> None:
         self._stop_asking()
-        self._stop_holding_the_isr()
+        if self._leadership is not None:
+            in_sync_replicas.end_search(self._leadership, self._search)
         if not isinstance(self.outcome, SearchFailure | Refusal):
             self.outcome = outcome
         self.done.set()
@@ -230,14 +231,8 @@ class CompactedErasure:
         if isinstance(end_offset, Refusal):
             self._end(end_offset)
         elif self._leadership is not None:
-            self._leadership.erasures_end = max(self._leadership.erasures_end, end_offset)
-            self._stop_holding_the_isr()
+            in_sync_replicas.end_search(self._leadership, self._search, end_offset)
         return end_offset
-
-    def _stop_holding_the_isr(self) -> None:
-        """Lets other replicas join the ISR again, unless another search holds it."""
-        if self._leadership is not None and self._leadership.erasure_search is self._search:
-            self._leadership.erasure_search = None
 
     def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
         replicas, leadership = self._parts.replicas, self._leadership

@@ -107,7 +107,7 @@ class FetchReader:
             try:
                 answer = self._read_partition(partition, target, rules, left, outcome, notes=notes)
             except StorageError as error:
-                self._replicas.on_readfailed_row(partition, error)
+                self._replicas.on_read_failed(partition, error)
                 traffic.failed_fetch_requests += 1
                 answer = failed_row(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
             if (

@@ -15,7 +15,7 @@ from bench.request_path import REQUESTS, ROOT, RequestPath, c_files
 
 DEFINING: Final = {
     "Produce, acks=1": (10, 2_900, 30),
-    "Produce, acks=all, three replicas": (26, 6_690, 332),
+    "Produce, acks=all, three replicas": (26, 6_700, 332),
     "Fetch, records there": (10, 2_890, 34),
     "OffsetCommit": (27, 5_240, 64),
     "DeleteRecords, one replica": (16, 3_620, 108),
