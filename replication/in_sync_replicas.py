@@ -122,7 +122,8 @@ def may_join(
 def lacks_erasure(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
     """Returns whether an erasure of a compacted log keeps a follower out of the ISR.
 
-    It hasn't taken part in the search that is under way, or its log ends below an erasure: it may have to start over.
+    One does if the follower has not taken part in the search that is under way, or if its log ends below an erasure:
+    it may have to start over.
     Source: docs/adr/0024-model-of-erasures.md.
     """
     search = leadership.erasure_search

@@ -125,7 +125,7 @@ class _Rack:
         self.fenced = _Brokers(fenced, random)
 
     def next(self, turn: int) -> BrokerId | None:
-        """Returns the next broker for the partition of this turn, live ones first; None if it has all of them."""
+        """Returns the next broker for this turn's partition, live ones first; None if the partition has all brokers."""
         broker_id = self.live.next(turn)
         return self.fenced.next(turn) if broker_id is None else broker_id
 

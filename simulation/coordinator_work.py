@@ -162,7 +162,7 @@ class CoordinatorWork:
         self._consuming += groups
 
     def _on_commit(self, partition: int) -> None:
-        """D7: records that a group has not consumed are kept, unless knowledge of the group may be lost."""
+        """Checks that records are kept which a group has not consumed, unless its commits may be lost (D7)."""
         consuming = [load for load in self._consuming if load.topic == WORK_TOPIC]
         known = [load.history for load in consuming if not load.history.voids]
         consumed = min((history.requested_offset(partition) for history in known), default=LOST)

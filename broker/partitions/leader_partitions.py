@@ -116,7 +116,7 @@ class LedPartitions:
             self.by_follower.setdefault(broker_id, {})[key] = partition
 
     def forget(self, key: TopicPartition) -> None:
-        """This broker leads the partition no more, or it has no followers."""
+        """Forgets a partition that this broker no longer leads, or that has no followers."""
         self.partitions.pop(key, None)
         for followed in self.by_follower.values():
             followed.pop(key, None)

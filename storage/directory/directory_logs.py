@@ -77,7 +77,7 @@ class DirectoryLogs:
         self.state.open(identity, self._ports.random)
 
     def prepare(self) -> None:
-        """Lists the folders and reads the journal; touches no log, and a clean stop stays one.
+        """Lists the folders and reads the journal. It touches no log, so a clean stop still counts as clean.
 
         Start code: it may sync. Errors: StorageError with file and remedy.
         """

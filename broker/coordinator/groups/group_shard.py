@@ -67,13 +67,13 @@ class GroupUpkeep(Protocol[G_contra]):
     """What a service does for the groups of its type."""
 
     def on_loaded(self, group: G_contra, effects: Effects) -> None:
-        """Called when all records are applied: starts the members' sessions."""
+        """Starts the members' sessions, when all records are applied."""
 
     def on_unloaded(self, group: G_contra, effects: Effects) -> None:
-        """Called when another broker coordinates the group."""
+        """Ends the group here, because another broker coordinates it."""
 
     def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
-        """Called when a deadline of the group has come."""
+        """Handles a deadline of the group."""
 
     def remove(self, group: G_contra, effects: Effects) -> None:
         """Asks for the group's tombstones."""

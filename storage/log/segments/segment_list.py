@@ -77,7 +77,7 @@ class SegmentList(Sequence[Segment]):
         return sum(segment.size for segment in self._segments) - self._segments[0].punched
 
     def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset) -> int:
-        """About how many bytes of the first segment are deleted and still there.
+        """Returns about how many bytes of the first segment are deleted and still there.
 
         An estimate: it assumes that all offsets behind a hole take equally many bytes.
         """
