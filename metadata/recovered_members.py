@@ -31,7 +31,7 @@ class ReplicaLog(NamedTuple):
 
     @property
     def end(self) -> tuple[LeaderEpoch, Offset]:
-        """Its end: of two logs the greater one has everything committed that the other has."""
+        """Its end. Of two logs, the one with the greater end has everything that is committed in the other."""
         return self.replica.leader_epoch, self.replica.log_end_offset
 
 

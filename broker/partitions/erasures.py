@@ -46,10 +46,10 @@ def append_erasures(
     now_ms: int,
     search: ReplicaSearch | None = None,
 ) -> Offset | ErrorCode:
-    """Appends what erases the records at `found`, which is empty only after a `search` of the replicas.
+    """Appends erasures of the records at `found`, which is empty only after a `search` of the replicas.
 
-    Several erasures are in ascending order of offsets: without the oldest versions of a key no older one becomes
-    visible. `now_ms` is wall-clock time.
+    If several are needed, they are in ascending order of offsets, so that no older version of a key becomes visible
+    between them. `now_ms` is wall-clock time.
 
     Returns the exclusive end of the last erasure. After an error some may have been appended; a repetition with the
     same id appends the rest. Errors: those of `Log.append_as_leader`.

@@ -220,7 +220,7 @@ class CommittedOffsets:
         effects: Effects,
         committer: OffsetCommitter,
     ) -> list[ResponseRowT]:
-        """Asks for the records of one topic's offsets. Returns the response rows."""
+        """Requests the records of one topic's offsets. Returns the response rows."""
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
