@@ -92,7 +92,9 @@ def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan |
 
 
 def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
-    """Plans the deletion of a topic. The first step deletes its record, and with it the topic; more partitions follow.
+    """Plans the deletion of a topic. The first step deletes its record, and with it the topic.
+
+    Further steps delete its partitions.
 
     The same transaction writes the tombstone, without which no broker removes a log of the topic. `leftovers` are
     partition numbers beyond the topic's count, left by an unfinished growth.

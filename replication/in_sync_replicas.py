@@ -122,7 +122,7 @@ def may_join(
 def lacks_erasure(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
     """Returns whether an erasure of a compacted log keeps a follower out of the ISR.
 
-    One does if the follower has not taken part in the search that is under way, or if its log ends below an erasure:
+    That is so if the follower has not taken part in the current search, or if its log ends below an erasure:
     it may have to start over.
     Source: docs/adr/0024-model-of-erasures.md.
     """

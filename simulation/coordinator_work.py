@@ -254,7 +254,10 @@ class CoordinatorWork:
     # The end
 
     async def come_to_rest(self) -> None:
-        """G6: members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
+        """Checks that members are soon in one generation, and every partition has an owner (G6).
+
+        Errors: HistoryError.
+        """
         for load in self.groups:
             load.is_calm = True
         for load in self.groups:
@@ -282,7 +285,10 @@ class CoordinatorWork:
             await cluster.until_up(machine)
 
     async def check_end(self) -> None:
-        """G3: every acknowledged commit is returned. T2, T4: see `transaction_end`. Errors: HistoryError."""
+        """Checks that every acknowledged commit is returned (G3), and `transaction_end` (T2, T4).
+
+        Errors: HistoryError.
+        """
         for load in self.groups:
             if self._can_be_coordinated(load):
                 await self._fetch_all(load)

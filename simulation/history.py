@@ -43,7 +43,7 @@ class PartitionHistory:
         self.lowest_end = max(self.lowest_end, base_offset + len(values))
 
     def on_refused(self, values: list[bytes]) -> None:
-        """Records were rejected with an error that proves that they were not written."""
+        """Notes records that were rejected with an error which proves that they were not written."""
         self.refused.update(values)
 
     def on_delete(self, offset: int) -> None:

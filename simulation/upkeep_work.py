@@ -117,7 +117,7 @@ class UpkeepWork:
         return min(group.history.requested_offset(partition) for group in self._groups)
 
     async def check_end(self) -> None:
-        """Checks that rules have deleted what they must (D14), and compaction too (C2), and that the rest is right (C1).
+        """Checks what rules (D14) and compaction (C2) must have deleted, and that the rest is right (C1).
 
         Errors: HistoryError.
         """

@@ -157,7 +157,10 @@ def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerConte
 
 
 def _found_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[AuditLine]:
-    """Lines of records that were found to be erased. The selector is personal data, and in none of them."""
+    """Returns lines about records that were found in order to be erased.
+
+    None has the selector, which is personal data.
+    """
     topics = broker.metadata.image.topics if request.erase else {}
     for topic in answer.topics if request.erase else ():
         for row in topic.partitions:

@@ -148,9 +148,9 @@ class KeptSearches:
                 return False
 
     def _forget_finished(self, client: str | None) -> bool:
-        """Forgets the result that was asked for the longest time ago, of one client or of all. Returns whether it did.
+        """Forgets the result that was requested longest ago, of one client or of all. Returns whether there was one.
 
-        Who asks again searches again.
+        A later request searches again.
         """
         finished = [
             (kept.left_ms, key)

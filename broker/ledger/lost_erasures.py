@@ -103,7 +103,10 @@ class LostErasures:
             self._running = False
 
     async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
-        """Appends the erasures that the log lacks, and notes that it has them. Leaves it to the next tick otherwise."""
+        """Appends the erasures that the log lacks, and notes that it has them.
+
+        If that fails, the next tick repeats it.
+        """
         log, leader_epoch = partition.log, partition.leader_epoch
         ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
         outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)

@@ -220,7 +220,7 @@ class CompactedErasure:
         )
 
     def append(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
-        """Appends the erasure, if still nobody is missing. `now_ms` is wall-clock time.
+        """Appends the erasure, if still no replica is missing. `now_ms` is wall-clock time.
 
         Returns the exclusive end of the erasures; -1 if there is nothing to erase, and no erasure in the log.
         """

@@ -82,8 +82,8 @@ def erase_found(
     `search` is that of all replicas, in a log that was compacted. Unless every replica has taken part, an erasure is
     appended even if nothing was found: one that is away may have what all others have compacted away.
 
-    Returns the exclusive end of the erasures; without one that of the last one in the log, or -1. Errors: as
-    `append_erasures`.
+    Returns the exclusive end of the erasures. If none was appended, it is that of the last one in the log, or -1.
+    Errors: as `append_erasures`.
     """
     known = partition.log.erasures.known
     if partition.leadership is not None:

@@ -85,7 +85,7 @@ class OsFile:
 
     @property
     def descriptor(self) -> OpenDescriptor | None:
-        """Keeps the file open while it is referenced; None when the file is closed. For a sync by another thread."""
+        """The descriptor, which keeps the file open while it is referenced; None when the file is closed."""
         return self._descriptor
 
     def _opened(self) -> OpenDescriptor:

@@ -240,7 +240,7 @@ class LogManager:
         Cordoned directories come last: the controller gives the broker no partition while all are cordoned, but may
         have decided before it knew.
 
-        A directory that an earlier log of the name, or its copy, is still leaving is not included.
+        Directories that an earlier log of the name, or its copy, has not left yet are left out.
         """
         online = [
             each
