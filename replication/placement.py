@@ -216,7 +216,7 @@ def new_partition_records(image: MetadataImage, placed: Sequence[tuple[BrokerId,
 
 
 def brokers_unchanged(image: MetadataImage, placed: Iterable[Sequence[BrokerId]]) -> list[Compare]:
-    """Returns what new partitions rely on: live brokers keep their registration, the others are still known."""
+    """Returns the comparisons for new partitions: live brokers keep their registration, the others are still known."""
     compares = []
     for broker_id in sorted({broker_id for replicas in placed for broker_id in replicas}):
         epoch = image.broker_epoch(broker_id)

@@ -208,5 +208,5 @@ class ClusterPartitionHistory:
             self.fail(f"R5: {value[:40]!r} stands at {place} and at {offset}")
 
     def fail(self, reason: str) -> None:
-        """Errors: HistoryError, always."""
+        """Raises HistoryError."""
         raise HistoryError(f"{self.name}: {reason}")

@@ -161,7 +161,7 @@ class SegmentList(Sequence[Segment]):
         self.active = segment
 
     def abandon_holes(self) -> None:
-        """Stops all holes that aren't half made. What is left out of reading stays so."""
+        """Stops all holes that aren't half made. Bytes that reads leave out already stay left out."""
         for segment in self._segments:
             if segment.hole is not None and segment.hole.stop():
                 segment.hole = None
