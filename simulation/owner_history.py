@@ -62,7 +62,7 @@ class OwnerHistory(GroupHistory):
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
         """Notes that a member received its epoch, as a member or after joining (0).
 
-        Before, a member received `given_out_before`.
+        `given_out_before` is the highest epoch that a member received before.
         """
         if known:
             if epoch < known:

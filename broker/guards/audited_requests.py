@@ -284,7 +284,7 @@ def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerCo
 
 
 def _event(event: str, request: Any) -> str:
-    """Returns the event. A request with `validate_only` has another one."""
+    """Returns the name of the event, which shows whether the request only validates."""
     return f"{event} (validate only)" if request.validate_only else event
 
 
