@@ -120,7 +120,7 @@ def plan_deletions(
 ) -> tuple[list[DeletionGroup], dict[int, Refusal]]:
     """Plans the deletion of topics and returns the refusals.
 
-    A topic that needs several transactions is its own group.
+    A topic that needs several transactions is in a group of its own.
     """
     groups: list[DeletionGroup] = []
     refusals: dict[int, Refusal] = {}

@@ -76,7 +76,7 @@ class KeptSearch:
         self.askers += 1
 
     def leave(self, now_ms: int) -> None:
-        """Takes a request out again."""
+        """Removes a request that no longer waits for it."""
         self.askers -= 1
         self.left_ms = now_ms
 
