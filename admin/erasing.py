@@ -152,7 +152,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     for key, each in found.items():
         results[key] = _searched(used_id, nonce, each) if isinstance(each, SearchedPartition) else each
         if isinstance(each, SearchedPartition) and not dry_run:
-            # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+            # If nothing is found, an earlier call may have erased it, and other replicas may not be done.
             end = each.erasures_end if each.erasures_end > 0 else each.searched_to
             goals[key] = EraseGoal(max(each.log_start_offset, 0), end)
     for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view, used_id)).items():

@@ -112,7 +112,9 @@ class LostErasures:
         outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
         if not isinstance(outcome, SearchedLog):
             self._broker.log.warning(
-                "erased records can't be searched", partition=str(partition.topic_partition), reason=outcome.value
+                "log can't be searched for erased records",
+                partition=str(partition.topic_partition),
+                reason=outcome.value,
             )
             return
         if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:

@@ -93,5 +93,5 @@ def erase_found(
     is_partial = search is not None and not set(partition.replicas) <= set(search.brokers)
     if left or is_partial:
         return append_erasures(replicas, partition, erasure_id, left, now_ms, search)
-    # What others name, perhaps since the search, must be committed and done too.
+    # Erasures of the same records by others, perhaps since the search, must be committed and done too.
     return known[-1].end_offset if known else UNKNOWN_OFFSET
