@@ -141,32 +141,21 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
-    if not dry_run:
-        unable = await unable_brokers(call, partitions, view, [_FIND, _ERASE])
-        if unable:
-            reason = f"nothing is erased: {next(iter(unable.values()))}"
-            return {partition: _unsupported(partition, reason) for partition in partitions}
+    unable = {} if dry_run else await unable_brokers(call, partitions, view, [_FIND, _ERASE])
+    if unable:
+        reason = f"nothing is erased: {next(iter(unable.values()))}"
+        return {partition: _unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    search = FindCall(
-        call,
-        query,
-        on_progress,
-        search_id=used_id.bytes,
-        ranges_max=0,
-        commitment=_commitment(nonce, query),
-        force=force,
-    )
+    hidden = _commitment(nonce, query)
+    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=hidden, force=force)
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results: dict[TopicPartition, PartitionErasure | AdminError] = {}
-    goals: dict[TopicPartition, EraseGoal] = {}
-    for key, each in found.items():
-        results[key] = _searched(used_id, nonce, each) if isinstance(each, SearchedPartition) else each
-        if isinstance(each, SearchedPartition) and not dry_run:
-            # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
-            end = each.erasures_end if each.erasures_end > 0 else each.searched_to
-            goals[key] = EraseGoal(max(each.log_start_offset, 0), end)
+    results: dict[TopicPartition, PartitionErasure | AdminError] = {
+        key: _searched(used_id, nonce, each) if isinstance(each, SearchedPartition) else each
+        for key, each in found.items()
+    }
+    goals = {} if dry_run else _goals(found)
     for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view, used_id)).items():
         result = results[key]
         assert isinstance(result, PartitionErasure)
@@ -174,6 +163,18 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
             result, erasures_end=goals[key].erasures_end, erased_by=erased_by, not_erased_by=not_erased_by
         )
     return results
+
+
+def _goals(found: Mapping[TopicPartition, SearchedPartition | AdminError]) -> dict[TopicPartition, EraseGoal]:
+    """Returns what the brokers with a replica are asked to confirm.
+
+    Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+    """
+    return {
+        key: EraseGoal(max(each.log_start_offset, 0), each.erasures_end if each.erasures_end > 0 else each.searched_to)
+        for key, each in found.items()
+        if isinstance(each, SearchedPartition)
+    }
 
 
 def _random_id(call: AdminCall) -> UUID:
