@@ -1,16 +1,19 @@
 """FindRecords: v0-v1.
 
 Behaviour: Lowtide's own, not advertised. Searches the logs of partitions that are led here for the records that a
-selector names: some keys, a header, or exact offsets. The first request of a search id begins a search of each
-partition up to its log end; later ones with the same id and selector join it. The answer is sent when all partitions
-are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
-minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
+selector names: some keys, a header, exact offsets, or records of an earlier erasure (v1). The first request of a search
+id begins a search of each partition up to its log end; later ones with the same id and selector join it. The answer is
+sent when all partitions are searched, or after the timeout; the search goes on then, also without its client, until
+nobody has asked for a minute. Its result is kept as long, unless others need the room. If a partition is listed twice,
+the last entry wins.
 
 With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
 answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
-erasure is still known. In a log that is or was
-compacted the followers search too (`compacted_erasures.py`): since v1 a leader asks them with a `replica_epoch`, which
-needs CLUSTER_ACTION.
+erasure is still known. In a log that is or was compacted the followers search too (`compacted_erasures.py`): since v1 a
+leader asks them with a `replica_epoch`, which needs CLUSTER_ACTION.
+
+A record of an earlier erasure is the one with the leader epoch and the timestamp that the request names; others at the
+offset are only counted. The ledger then gets the kind and the commitment of that erasure, and that it is a replay.
 
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
@@ -19,8 +22,8 @@ NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), IN
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
 many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
 NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while the
-erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION
-for anything but keys, THROTTLING_QUOTA_EXCEEDED during another erasure, REASSIGNMENT_IN_PROGRESS while it moves to
+erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for anything but keys, also without `erase`
+if records are named, THROTTLING_QUOTA_EXCEEDED during another erasure, REASSIGNMENT_IN_PROGRESS while it moves to
 another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors of `ReplicaSearches.search`.
 
 KIPs: 107.
@@ -40,6 +43,7 @@ from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
+from lowtide.broker.ledger.named_records import names_of, offsets_of, replayed_search, why_names_invalid
 from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.routes import HandlerSpec
@@ -51,6 +55,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
+    NO_KIND,
     FindRecordsPartition,
     FindRecordsRequest,
     FindRecordsResponse,
@@ -137,12 +142,17 @@ class FindRecordsHandler:
                 if topic.name not in allowed:
                     rows[key].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     continue
-                selector = _offset_selector(row) if shared is None else shared
-                found = self._joined(SearchKey(request.search_id, key, request.erase), topic.topic_id, selector, client)
+                partition = self._checked(key, topic.topic_id)
+                if isinstance(partition, ErrorCode):
+                    rows[key].error_code = partition
+                    continue
+                search = SearchKey(request.search_id, key, request.erase)
+                replay, selector = replayed_search(request, row), _row_selector(row) if shared is None else shared
+                found = self._kept.joined(search, partition, selector, client, replay)
                 if isinstance(found, KeptSearch):
                     joined[key] = found
                 else:
-                    rows[key].error_code, rows[key].error_message = found
+                    rows[key].error_code, rows[key].error_message = found.error_code, found.message or None
         deadline = asyncio.get_running_loop().time() + min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
         await self._kept.wait(list(joined.values()), deadline)
         for key, kept in joined.items():
@@ -156,16 +166,6 @@ class FindRecordsHandler:
             topics[key.topic].partitions.append(found_row)
         return FindRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
-    def _joined(
-        self, key: SearchKey, topic_id: TopicId, selector: RecordSelector, client: str
-    ) -> KeptSearch | tuple[ErrorCode, str | None]:
-        """Returns the search of a partition, begun now if necessary, or the error."""
-        partition = self._checked(key.partition, topic_id)
-        if isinstance(partition, ErrorCode):
-            return partition, None
-        joined = self._kept.joined(key, partition, selector, client)
-        return joined if isinstance(joined, KeptSearch) else (joined.error_code, joined.message or None)
-
     def _checked(self, key: TopicPartition, topic_id: TopicId) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -178,10 +178,11 @@ class FindRecordsHandler:
 
 
 def _erasure_request(request: FindRecordsRequest, context: RequestContext) -> ErasureRequest:
-    kind = SelectorKind.OFFSETS
+    is_replay = request.named_kind != NO_KIND
+    kind = SelectorKind(request.named_kind) if is_replay else SelectorKind.OFFSETS
     if request.keys or request.header_name is not None:
         kind = SelectorKind.KEYS if request.keys else SelectorKind.HEADER
-    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal))
+    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal), is_replay)
 
 
 def _refusal(request: FindRecordsRequest) -> str | None:
@@ -193,13 +194,20 @@ def _refusal(request: FindRecordsRequest) -> str | None:
         return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
     if not 0 <= request.ranges_max <= (RANGES_MAX if request.replica_epoch < 0 else FOUND_MAX):
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
+    return _selector_refusal(request, rows)
+
+
+def _selector_refusal(request: FindRecordsRequest, rows: list[FindRecordsPartition]) -> str | None:
     if not rows:
-        return None
-    has_offsets = any(row.offsets for row in rows)
-    if bool(request.keys) + (request.header_name is not None) + has_offsets != 1:
-        return "A search has one selector: keys, a header, or offsets."
+        return why_names_invalid(request, rows)
+    by_row = (any(row.offsets for row in rows), any(row.named for row in rows))
+    if bool(request.keys) + (request.header_name is not None) + sum(by_row) != 1:
+        return "A search has one selector: keys, a header, offsets, or named records."
+    refusal = why_names_invalid(request, rows)
+    if refusal is not None or by_row[1]:
+        return refusal
     shared = _shared_selector(request)
-    refusals = (why_invalid(each) for each in ([_offset_selector(row) for row in rows] if shared is None else [shared]))
+    refusals = (why_invalid(each) for each in ([_row_selector(row) for row in rows] if shared is None else [shared]))
     return next((refusal for refusal in refusals if refusal is not None), None)
 
 
@@ -210,7 +218,9 @@ def _shared_selector(request: FindRecordsRequest) -> RecordSelector | None:
     return None if request.header_name is None else HeaderSelector(request.header_name, request.header_value)
 
 
-def _offset_selector(row: FindRecordsPartition) -> OffsetSelector:
+def _row_selector(row: FindRecordsPartition) -> OffsetSelector:
+    if row.named:
+        return OffsetSelector(offsets_of(names_of(row.named)).ranges())
     return OffsetSelector(tuple(OffsetRange(each.first_offset, each.last_offset) for each in row.offsets))
 
 
@@ -228,6 +238,7 @@ def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
         row.error_code, row.error_message = outcome.error_code, outcome.message or None
     else:
         _fill_found(row, outcome, ranges_max)
+        row.other_count = kept.erasure.other_count
 
 
 def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> None:

@@ -19,6 +19,7 @@ from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchFailure
 
 if TYPE_CHECKING:
+    from lowtide.broker.ledger.named_records import ReplayedSearch
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.replication.partition import Partition
@@ -43,6 +44,11 @@ CODES: Final = {
 
 _OTHER_SELECTOR: Final = "Another search has this id."
 
+NAMED_COMPACTED: Final = (
+    "The topic is or was compacted: restored replicas may have versions of a key that the ledger doesn't name. Erase "
+    "all of them by key, with lowtide records erase --keys-from."
+)
+
 _TOO_MANY_IDS: Final = "Too many searches are kept; ask again in a minute."
 
 
@@ -59,11 +65,9 @@ class KeptSearch:
 
     __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
 
-    def __init__(
-        self, running: PartitionSearch, selector: RecordSelector, client: str, compacted: CompactedErasure | None
-    ) -> None:
-        self.running = running
-        self.erasure = SearchErasure(running, compacted)
+    def __init__(self, erasure: SearchErasure, selector: RecordSelector, client: str) -> None:
+        self.running = erasure.running
+        self.erasure = erasure
         self.client = client
         self.selector = selector
         self.askers = 0
@@ -90,6 +94,11 @@ class KeptSearch:
         """Whether nothing can be joined: it has failed, or its partition has changed."""
         return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
 
+    def is_answered(self, *, erase: bool) -> bool:
+        """Returns whether a replay is done, and nobody waits for it. Then it may be followed by the next one."""
+        done = self.erasure.is_recorded if erase else self.done.is_set()
+        return done and not self.askers and self.erasure.replay is not None
+
 
 class KeptSearches:
     """The searches of one broker that are under way or whose results are kept."""
@@ -100,12 +109,23 @@ class KeptSearches:
         self._timer: asyncio.TimerHandle | None = None
 
     def joined(
-        self, key: SearchKey, partition: Partition, selector: RecordSelector, client: str
+        self,
+        key: SearchKey,
+        partition: Partition,
+        selector: RecordSelector,
+        client: str,
+        replay: ReplayedSearch | None = None,
     ) -> KeptSearch | Refusal:
-        """Returns the search of a partition that is led here, begun now if necessary, or why there is none."""
+        """Returns the search of a partition that is led here, begun now if necessary, or why there is none.
+
+        An erasure may have several replays, one after the other: for each commitment, and for each part of a long list.
+        """
         kept = self._kept.get(key)
-        if kept is not None and (kept.selector, kept.client) != (selector, client):
-            return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
+        if kept is not None and (kept.selector, kept.client, kept.erasure.replay) != (selector, client, replay):
+            if replay is None or kept.client != client or not kept.is_answered(erase=key.erase):
+                return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
+            self._forget(key)
+            kept = None
         if kept is not None and kept.is_over:
             self._forget(key)  # The failure was answered, or nobody was there to read it.
             kept = None
@@ -115,16 +135,18 @@ class KeptSearches:
             return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS)
         is_by_all = key.erase and is_compacted(partition.log)
         refusal = why_not_searchable(self._parts.replicas, partition, selector) if is_by_all else None
+        if replay is not None and is_compacted(partition.log):
+            refusal = Refusal(ErrorCode.POLICY_VIOLATION, NAMED_COMPACTED)
         if refusal is not None:
             return refusal
         running = self._begun(partition, selector)
         if isinstance(running, SearchFailure):
             return Refusal(CODES[running], running.sentence)
-        erasure = None
+        compacted = None
         if is_by_all:
-            erasure = CompactedErasure(self._parts, running, selector)
-            erasure.begin()
-        kept = self._kept[key] = KeptSearch(running, selector, client, erasure)
+            compacted = CompactedErasure(self._parts, running, selector)
+            compacted.begin()
+        kept = self._kept[key] = KeptSearch(SearchErasure(running, compacted, replay), selector, client)
         self._set_timer()
         return kept
 
