@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 from lowtide.protocol.erasure_ledger_records import (
-    RECORDS_MAX,
     CleanReplica,
     LedgerEntry,
     NamedRecords,
     NamedRun,
     SelectorKind,
 )
+from lowtide.protocol.messages.find_records import NAMED_MAX
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster_view import ClusterView
-
-NAMED_MAX: Final = RECORDS_MAX
-"""The most records that a broker takes in one request."""
 
 
 class LedgerPlace(NamedTuple):

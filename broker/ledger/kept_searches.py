@@ -121,6 +121,9 @@ class KeptSearches:
         An erasure may have several replays, one after the other: for each commitment, and for each part of a long list.
         """
         kept = self._kept.get(key)
+        if kept is not None and kept.running.partition is not partition:
+            self._forget(key)  # The topic was deleted and created again.
+            kept = None
         if kept is not None and (kept.selector, kept.client, kept.erasure.replay) != (selector, client, replay):
             if replay is None or kept.client != client or not kept.is_answered(erase=key.erase):
                 return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)

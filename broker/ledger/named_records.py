@@ -9,13 +9,13 @@ Guards: a request names a bounded number of records, which is counted before any
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from lowtide.protocol.erasure_ledger_records import RECORDS_MAX, LedgerEntry, NamedRecords, NamedRun, SelectorKind
-from lowtide.protocol.messages.find_records import NO_KIND
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRecords, NamedRun, SelectorKind
+from lowtide.protocol.messages.find_records import NAMED_MAX, NO_KIND
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.erasures.record_search import FoundRecords
@@ -23,9 +23,6 @@ from lowtide.storage.erasures.record_search import FoundRecords
 if TYPE_CHECKING:
     from lowtide.broker.ledger.erasure_ledger import LedgerPartition
     from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest
-
-NAMED_MAX: Final = RECORDS_MAX
-"""The most records that one request names."""
 
 
 class RecordName(NamedTuple):

@@ -34,6 +34,9 @@ from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_I
 
 NO_KIND: Final = -1
 
+NAMED_MAX: Final = 4_000
+"""The most records that a request names. Each takes up to two of the 10,000 rows that a request may have."""
+
 
 class RecordOffsets(Message, kw_only=True):
     """Consecutive offsets; both ends are inclusive."""
