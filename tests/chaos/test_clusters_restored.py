@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from lowtide.testing.cluster import LowtideCluster
 from tests.clients.command_lines import answer, run
 from tests.clients.replica_files import files_with
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 SEED = int(os.environ.get("SEED", "1"))
