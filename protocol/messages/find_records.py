@@ -56,7 +56,7 @@ class FindRecordsPartition(Message, kw_only=True):
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
     leader_epoch: Annotated[Int32, Versions("1+")] = NO_LEADER_EPOCH
     end_offset: Annotated[Int64, Versions("1+")] = UNKNOWN_OFFSET
-    named: Annotated[list[NamedRun], Versions("1+")] = NO_ROWS
+    named: Annotated[list[NamedRun], Versions("1+")] = msgspec.field(default_factory=list)
 
 
 class FindRecordsTopic(Message, kw_only=True):

@@ -107,15 +107,10 @@ def replay(cluster: LowtideCluster, export: Path) -> list[dict[str, object]]:
     return partitions
 
 
-def test_clusters_are_restored_from_before_erasures(tmp_path: Path) -> None:
-    for number in range(ROUNDS):
-        restored_once(tmp_path / str(number), random.Random(SEED + number))
-        shutil.rmtree(tmp_path / str(number))
-
-
-def restored_once(directory: Path, choice: random.Random) -> None:
-    directory.mkdir()
-    here = RestoredCluster(directory, choice)
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+def test_a_cluster_is_restored_from_before_erasures(seed: int, tmp_path: Path) -> None:
+    choice = random.Random(seed)
+    here = RestoredCluster(tmp_path, choice)
     persons = choice.sample(range(PERSONS), choice.randint(1, 3))
     with here.running() as cluster:
         words = ("topics", "create", "people", "--partitions", PARTITIONS, "--replication-factor", BROKERS)
@@ -125,7 +120,7 @@ def restored_once(directory: Path, choice: random.Random) -> None:
     with here.running() as cluster:
         here.write(cluster, "lost", choice.randint(1, 200))
         for person in persons:
-            key_file = directory / "key"
+            key_file = tmp_path / "key"
             key_file.write_text(f"{person}\n")
             words = ("records", "erase", "people", "--keys-from", key_file, "--yes")
             run(*words, bootstrap=cluster.bootstrap)
