@@ -95,9 +95,8 @@ class KeptSearch:
         return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
 
     def is_answered(self, *, erase: bool) -> bool:
-        """Returns whether a replay is done, and nobody waits for it. Then it may be followed by the next one."""
-        done = self.erasure.is_recorded if erase else self.done.is_set()
-        return done and not self.askers and self.erasure.replay is not None
+        """Returns whether the search or the erasure is done, and nobody waits for it. Then a replay may follow."""
+        return not self.askers and (self.erasure.is_recorded if erase else self.done.is_set())
 
 
 class KeptSearches:
@@ -118,14 +117,14 @@ class KeptSearches:
     ) -> KeptSearch | Refusal:
         """Returns the search of a partition that is led here, begun now if necessary, or why there is none.
 
-        An erasure may have several replays, one after the other: for each commitment, and for each part of a long list.
+        An erasure may have several replays, one after the other: for each commitment, and each part of a long list.
         """
         kept = self._kept.get(key)
         if kept is not None and kept.running.partition is not partition:
             self._forget(key)  # The topic was deleted and created again.
             kept = None
         if kept is not None and (kept.selector, kept.client, kept.erasure.replay) != (selector, client, replay):
-            if replay is None or kept.client != client or not kept.is_answered(erase=key.erase):
+            if replay is None or not kept.is_answered(erase=key.erase):
                 return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
             self._forget(key)
             kept = None

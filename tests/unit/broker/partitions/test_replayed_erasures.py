@@ -16,6 +16,7 @@ from lowtide.storage.erasures.record_search import FoundRecords
 
 from .leading import NONE, Leading, simulate
 from .test_erasure_ledger import ID, commit, entries, with_ledger
+from .test_find_records import find
 from .test_holds import delete_the_topic
 
 COMMITMENT = b"c" * 32
@@ -88,6 +89,8 @@ def test_an_erasure_is_repeated_for_each_commitment_and_in_parts() -> None:
     async def run(world: Leading) -> None:
         ledger = await with_ledger(world)
         epoch = world.partition().leader_epoch
+        row = await find(world, keys=[b"nobody"], erase=True, search_id=ID)
+        assert (row.error_code, row.record_count) == (NONE, 0)
         assert (await replayed(world, run_of(4, epoch, 1))).record_count == 1
         assert (await replayed(world, run_of(6, epoch, 1))).record_count == 2
         row = await replayed(world, run_of(4, epoch, 1), commitment=b"d" * 32, named_kind=SelectorKind.HEADER)
