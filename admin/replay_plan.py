@@ -16,6 +16,7 @@ from lowtide.protocol.erasure_ledger_records import (
     NamedRecords,
     NamedRun,
     SelectorKind,
+    StandingKey,
 )
 from lowtide.protocol.messages.find_records import NAMED_MAX
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -80,8 +81,10 @@ def replay_plan(entries: Iterable[LedgerEntry]) -> ReplayPlan:
     topics: dict[TopicId, str] = {}
     uncommitted = 0
     for entry in entries:
-        place = LedgerPlace(bytes(entry.key.topic_id), entry.key.partition)
-        erasure_id, value = UUID(bytes=bytes(entry.key.erasure_id)), entry.value
+        key, value = entry.key, entry.value
+        if isinstance(key, StandingKey):
+            continue
+        place, erasure_id = LedgerPlace(bytes(key.topic_id), key.partition), UUID(bytes=bytes(key.erasure_id))
         if isinstance(value, CleanReplica):
             if value.erasures_end < 0 < value.offset:
                 beginnings[erasure_id, place] = max(value.offset, beginnings.get((erasure_id, place), 0))

@@ -11,7 +11,7 @@ Guards: consumers wait as long as the ledger can't be read. A mark is lowered on
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
@@ -127,17 +127,3 @@ class LostErasures:
             absent=ranges.count - count,
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
-
-
-class ErasureParts(NamedTuple):
-    """The parts of a broker that keep the ledger of erasures."""
-
-    ledger: ErasureLedger
-    marks: ErasureMarks
-    lost: LostErasures
-
-
-def make_erasure_parts(broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches) -> ErasureParts:
-    """Creates the parts."""
-    marks = ErasureMarks(broker)
-    return ErasureParts(ledger, marks, LostErasures(broker, ledger, marks, searches))

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRecords, NamedRun, SelectorKind
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords, NamedRun, SelectorKind
 from lowtide.protocol.messages.find_records import NAMED_MAX, NO_KIND
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import LeaderEpoch, Offset
@@ -63,7 +63,7 @@ def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) ->
     named: dict[UUID, RecordNames] = {}
     for entry in entries:
         value, key = entry.value, entry.key
-        if not isinstance(value, NamedRecords) or value.committed_ms < 0:
+        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
             continue
         if (key.topic_id, key.partition) == place:
             named.setdefault(UUID(bytes=bytes(key.erasure_id)), set()).update(names_of(value.records))
