@@ -155,18 +155,11 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
             reason = f"nothing is erased: {next(iter(unable.values()))}"
             return {partition: unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    committed = b"" if dry_run else _commitment(nonce, query)
+    committed = None if dry_run else _commitment(nonce, query)
     ends_ms = None
     if standing is not None:
-        ends_ms = await begin_standing(call, used_id, query.keys, committed, standing)
-    search = FindCall(
-        call,
-        query,
-        on_progress,
-        search_id=used_id.bytes,
-        ranges_max=0,
-        commitment=None if dry_run else committed,
-    )
+        ends_ms = await begin_standing(call, used_id, query.keys, committed or b"", standing)
+    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed)
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
