@@ -11,21 +11,21 @@ Guards: consumers wait as long as the ledger can't be read. A mark is lowered on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
+from lowtide.broker.ledger.named_records import RecordNames, committed_records, offsets_of, still_there
 from lowtide.broker.partitions.erasures import append_erasures
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
+from lowtide.protocol.types import TopicPartition
 from lowtide.storage.erasures.log_search import SearchedLog
-from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
+from lowtide.storage.erasures.record_search import OffsetSelector
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.partitions.log_searches import LogSearches
     from lowtide.metadata.image import ImageDelta, MetadataImage
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 ATTEMPT_S: Final = 30
 """How long the ledger is asked before a warning is logged; then it is asked again."""
-
-NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
-"""For each erasure the offsets that it names, with leader epoch and timestamp."""
 
 
 class LostErasures:
@@ -102,13 +99,13 @@ class LostErasures:
         finally:
             self._running = False
 
-    async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
+    async def _repeat(self, partition: Partition, named: dict[UUID, RecordNames], deadline: float) -> None:
         """Appends the erasures that the log lacks, and notes that it has them.
 
         If that fails, the next tick repeats it.
         """
         log, leader_epoch = partition.log, partition.leader_epoch
-        ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
+        ranges = OffsetRanges.union_of(map(offsets_of, named.values()))
         outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
         if not isinstance(outcome, SearchedLog):
             self._broker.log.warning(
@@ -120,8 +117,8 @@ class LostErasures:
         if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
             return
         count, named_again = 0, OffsetRanges.union_of(each.left for each in log.erasures.known)
-        for erasure_id, offsets in named.items():
-            present = still_there(outcome.records, offsets).without(named_again)
+        for erasure_id, names in named.items():
+            present = still_there(outcome.records, names).ranges().without(named_again)
             if present:
                 now_ms = self._broker.clock.wall_ms()
                 appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
@@ -135,25 +132,3 @@ class LostErasures:
             absent=ranges.count - count,
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
-
-
-def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:
-    """Returns what committed erasures of a partition name."""
-    named: NamedOffsets = {}
-    for entry in entries:
-        value, key = entry.value, entry.key
-        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
-            continue
-        if (key.topic_id, key.partition) != place:
-            continue
-        offsets = named.setdefault(UUID(bytes=bytes(key.erasure_id)), {})
-        for run in value.records:
-            for offset, timestamp in enumerate(run.timestamps, run.first_offset):
-                offsets[offset] = (run.leader_epoch, timestamp)
-    return named
-
-
-def still_there(found: FoundRecords, named: dict[Offset, tuple[LeaderEpoch, int]]) -> OffsetRanges:
-    """Returns the offsets at which a log has the named records, not others."""
-    rows = zip(found.offsets, found.leader_epochs, found.timestamps, strict=True)
-    return OffsetRanges.of_offsets([offset for offset, epoch, time in rows if named.get(offset) == (epoch, time)])
