@@ -17,10 +17,12 @@ from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import wire_form
-from tests.examples import examples
+from tests.examples import examples, rounds
 from tests.reference_codec import reference_codec
 
-ROUNDS = 12
+pytestmark = pytest.mark.seeds
+
+ROUNDS = rounds(12)
 MUTATIONS = examples(60)
 
 
@@ -185,7 +187,6 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.newest
-@pytest.mark.seeds
 def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
     """For any input, all codecs read the same message, or all raise ProtocolError."""
     rng = random.Random(request.node.name)
