@@ -58,6 +58,7 @@ def test_same_bytes_and_same_values(case, random_messages) -> None:
             assert codec.encode(got) == frame
 
 
+@pytest.mark.newest
 def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
     """The codec reads from `start` to `end` of bytes, a bytearray or a memoryview, whole or in part."""
     message = random_messages.message(case)
@@ -93,6 +94,7 @@ def is_taken(codec: Codec[Any], frame: bytes, rows_max: int) -> bool:
     return True
 
 
+@pytest.mark.newest
 @pytest.mark.skipif(native.compiled is None, reason="there is no compiled module")
 def test_the_compiled_form_takes_what_is_sound(case, random_messages) -> None:
     """Generated Python is needed for faults only: every sound message is decoded and encoded by the compiled module."""

@@ -48,6 +48,7 @@ def test_every_truncation_is_refused(case, random_messages) -> None:
             codec.decode(frame, 0, end)
 
 
+@pytest.mark.newest
 def test_trailing_bytes_are_refused(case, random_messages) -> None:
     """A byte too many means that the two sides disagree about the message.
 
