@@ -36,14 +36,10 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.ledger.erasure_ledger import ErasureLedger
-from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser
-from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.log_searches import LogSearches
 from lowtide.broker.partitions.replica_searches import ReplicaSearches, SearchParts
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
@@ -238,18 +234,11 @@ def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> Non
     row.has_more = len(ranges) > ranges_max
 
 
-def handler(
-    broker: BrokerContext,
-    searches: LogSearches,
-    peers: PeerClients | None,
-    ledger: ErasureLedger,
-    marks: ErasureMarks,
-) -> HandlerSpec:
+def handler(broker: BrokerContext, searching: SearchParts, eraser: SearchEraser) -> HandlerSpec:
     """Returns the handler."""
-    parts = SearchParts(broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks)
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=FindRecordsHandler(parts, broker, SearchEraser(broker, ledger, marks)).handle,
+        handle_later=FindRecordsHandler(searching, broker, eraser).handle,
         audit=FOUND_RECORDS,
     )

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.partitions.erasures import append_erasures
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRecords
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
@@ -132,26 +132,12 @@ class LostErasures:
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
 
 
-class ErasureParts(NamedTuple):
-    """The parts of a broker that keep the ledger of erasures."""
-
-    ledger: ErasureLedger
-    marks: ErasureMarks
-    lost: LostErasures
-
-
-def make_erasure_parts(broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches) -> ErasureParts:
-    """Creates the parts."""
-    marks = ErasureMarks(broker)
-    return ErasureParts(ledger, marks, LostErasures(broker, ledger, marks, searches))
-
-
 def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:
     """Returns what committed erasures of a partition name."""
     named: NamedOffsets = {}
     for entry in entries:
         value, key = entry.value, entry.key
-        if not isinstance(value, NamedRecords) or value.committed_ms < 0:
+        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
             continue
         if (key.topic_id, key.partition) != place:
             continue

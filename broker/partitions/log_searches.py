@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.partition import Partition
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
 from lowtide.runtime.random import Random
@@ -98,13 +98,13 @@ class LogSearches:
         return len(self._searches)
 
     async def search(
-        self, partition: Partition, selector: RecordSelector, end_offset: Offset
+        self, partition: Partition, selector: RecordSelector, end_offset: Offset, first_offset: Offset = UNKNOWN_OFFSET
     ) -> SearchedLog | SearchFailure:
-        """Searches a partition's log up to `end_offset` (exclusive), at most its log end.
+        """Searches a partition's log from `first_offset`, or all of it, to `end_offset` (exclusive, at most its end).
 
         Cancelling the task ends the search.
         """
-        begun = self.begin(partition, selector, end_offset)
+        begun = self.begin(partition, selector, end_offset, first_offset)
         if isinstance(begun, SearchFailure):
             return begun
         try:
@@ -115,7 +115,7 @@ class LogSearches:
         return begun.outcome
 
     def begin(
-        self, partition: Partition, selector: RecordSelector, end_offset: Offset
+        self, partition: Partition, selector: RecordSelector, end_offset: Offset, first_offset: Offset = UNKNOWN_OFFSET
     ) -> PartitionSearch | SearchFailure:
         """Begins a search, behind earlier ones. The caller calls `forget` in the end.
 
@@ -133,6 +133,7 @@ class LogSearches:
         terms = SearchTerms(
             selector=selector,
             end_offset=end_offset,
+            first_offset=first_offset,
             uses_filters=partition.log.config.lowtide_erasure_key_filter == "search",
             bytes_per_second=rate if rate > 0 else NO_RATE_LIMIT,
             secret=self._random.randbytes(SECRET_BYTES),

@@ -34,6 +34,7 @@ from lowtide.storage.erasures.search_work import (
     encode_search,
     search_log,
 )
+from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import SliceToken
@@ -84,6 +85,8 @@ class SearchTerms(NamedTuple):
     selector: RecordSelector
     end_offset: Offset
     """Exclusive; at most the log end."""
+    first_offset: Offset
+    """Inclusive; -1 for the first offset in the files."""
     uses_filters: bool
     bytes_per_second: float
     secret: bytes
@@ -118,7 +121,7 @@ class LogSearch:
         self._on_done = on_done
         self._records = FoundRecords()
         self._first_offset: Offset | None = None
-        self._next_offset: Offset = -1
+        self._next_offset: Offset = terms.first_offset
         """All before it is searched."""
         self._seen: list[_Seen] = []
         """Segments that are still to be searched."""
@@ -164,7 +167,7 @@ class LogSearch:
         if self._stopped is None and (self._again or not self._is_uncut()):
             self._again = False
             if not self._is_uncut():
-                self._records, self._first_offset, self._next_offset = FoundRecords(), None, -1
+                self._records, self._first_offset, self._next_offset = FoundRecords(), None, self._terms.first_offset
                 self.searched_bytes = self._before_bytes = 0
             self.searched_bytes = self._before_bytes
             self._order()
@@ -215,12 +218,22 @@ class LogSearch:
                 each.segment.base_offset,
                 each.end_offset,
                 each.segment.path,
-                each.floor,
+                self._begin(each),
                 each.size,
                 not each.segment.is_pinned,
             )
             for each in self._seen
         ]
+
+    def _begin(self, seen: _Seen) -> FilePosition:
+        """Returns where the first batch begins that is to be searched."""
+        if self._next_offset <= seen.segment.base_offset:
+            return seen.floor
+        try:
+            place = seen.segment.find(self._next_offset)
+        except StorageError:  # The search reports it.
+            return seen.floor
+        return seen.size if place is None else max(place.position, seen.floor)
 
     def _on_segment(self, done: SegmentDone) -> None:
         seen = self._seen[0]
@@ -245,11 +258,14 @@ class LogSearch:
         """Adds the records from where the search was before to the end of the search."""
         columns = (array("q", done.offsets), array("q", done.timestamps), array("i", done.leader_epochs))
         records = self._records
-        for offset, timestamp, leader_epoch in zip(*columns, strict=True):
+        key_numbers = array("i", done.key_numbers)
+        for number, (offset, timestamp, leader_epoch) in enumerate(zip(*columns, strict=True)):
             if self._next_offset <= offset < self._terms.end_offset:
                 records.offsets.append(offset)
                 records.timestamps.append(timestamp)
                 records.leader_epochs.append(leader_epoch)
+                if key_numbers:
+                    records.keys.append(done.keys[key_numbers[number]])
 
     def _is_whole(self) -> bool:
         """Returns whether the next segment is as it was, and nothing was cut."""
