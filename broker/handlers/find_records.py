@@ -38,7 +38,7 @@ from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
+from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey, search_parts
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.peer_client import PeerClients
@@ -110,10 +110,10 @@ class FindRecordsHandler:
     async def _found_for_leader(self, request: FindRecordsRequest, context: RequestContext) -> FindRecordsResponse:
         if not self._broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
             return FindRecordsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        selector = _shared_selector(request)
-        if selector is None or [len(topic.partitions) for topic in request.topics] != [1]:
+        if [len(topic.partitions) for topic in request.topics] != [1]:
             return FindRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
         topic = request.topics[0]
+        selector = _shared_selector(request) or _offset_selector(topic.partitions[0])
         row = FoundPartition(partition_index=topic.partitions[0].partition_index, error_code=ErrorCode.NONE)
         found = await self._replica_searches.search(request, selector)
         if isinstance(found, SearchedLog):
@@ -246,7 +246,7 @@ def handler(
     marks: ErasureMarks,
 ) -> HandlerSpec:
     """Returns the handler."""
-    parts = SearchParts(broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks)
+    parts = search_parts(broker, searches, peers)
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,

@@ -13,14 +13,16 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.ledger.search_eraser import SearchErasure
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted
+from lowtide.broker.partitions.replica_searches import SearchParts
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchFailure
 
 if TYPE_CHECKING:
-    from lowtide.broker.partitions.log_searches import PartitionSearch
-    from lowtide.broker.partitions.replica_searches import SearchParts
+    from lowtide.broker.context import BrokerContext
+    from lowtide.broker.network.peer_client import PeerClients
+    from lowtide.broker.partitions.log_searches import LogSearches, PartitionSearch
     from lowtide.replication.partition import Partition
     from lowtide.storage.erasures.record_search import RecordSelector
 
@@ -192,3 +194,8 @@ class KeptSearches:
         for key in [key for key, kept in self._kept.items() if not kept.askers and kept.left_ms <= before_ms]:
             self._forget(key)
         self._set_timer()
+
+
+def search_parts(broker: BrokerContext, searches: LogSearches, peers: PeerClients | None) -> SearchParts:
+    """Returns the parts of a broker."""
+    return SearchParts(broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks)

@@ -5,6 +5,11 @@ returns nothing to consumers (`LogErasures.withheld`) until it has read the ledg
 record is erased only if it has the leader epoch and the timestamp that the ledger names: another one may have its
 offset now.
 
+In a log that is or was compacted all members of the maximal ISR search for the named offsets, as for a new erasure
+(`compacted_erasures.py`), and the other replicas start over: one may have a named record that the leader has compacted
+away. No log can be searched for the keys again, because the ledger has none. So an older version that no erasure names,
+because all who searched had compacted it away, may be read again. The broker's log says so.
+
 Guards: consumers wait as long as the ledger can't be read. A mark is lowered only after the ledger was read.
 """
 
@@ -17,22 +22,30 @@ from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.partitions.erasures import append_erasures
+from lowtide.broker.ledger.kept_searches import search_parts
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure
+from lowtide.broker.partitions.erasures import append_erasures, is_compacted
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
-from lowtide.storage.erasures.log_search import SearchedLog
+from lowtide.replication.refusal import Refusal
+from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
 
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
+    from lowtide.broker.network.peer_client import PeerClients
     from lowtide.broker.partitions.log_searches import LogSearches
+    from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.metadata.image import ImageDelta, MetadataImage
     from lowtide.replication.partition import Partition
 
 ATTEMPT_S: Final = 30
 """How long the ledger is asked before a warning is logged; then it is asked again."""
+
+ERASURES_LOGGED: Final = 10
+"""The most erasures that a log line names."""
 
 NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
 """For each erasure the offsets that it names, with leader epoch and timestamp."""
@@ -41,13 +54,11 @@ NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
 class LostErasures:
     """The partitions led here whose erasures are to be repeated."""
 
-    def __init__(
-        self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, searches: LogSearches
-    ) -> None:
+    def __init__(self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, parts: SearchParts) -> None:
         self._broker = broker
         self._ledger = ledger
         self._marks = marks
-        self._searches = searches
+        self._parts = parts
         self._suspected: set[TopicPartition] = set()
         """Partitions led here that have erasures and have changed."""
         self._running = False
@@ -106,23 +117,17 @@ class LostErasures:
         """Appends the erasures that the log lacks, and notes that it has them. Leaves it to the next tick otherwise."""
         log, leader_epoch = partition.log, partition.leader_epoch
         ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
-        outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
-        if not isinstance(outcome, SearchedLog):
-            self._broker.log.warning(
-                "erased records can't be searched", partition=str(partition.topic_partition), reason=outcome.value
-            )
+        selector = OffsetSelector(ranges.ranges())
+        count: int | None
+        if is_compacted(log):
+            count = await self._repeat_in_compacted(partition, named, selector, deadline)
+        else:
+            outcome = await self._parts.searches.search(partition, selector, log.log_end_offset)
+            if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
+                return
+            count = self._append(partition, named, outcome, None)
+        if count is None:
             return
-        if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
-            return
-        count, named_again = 0, OffsetRanges.union_of(each.left for each in log.erasures.known)
-        for erasure_id, offsets in named.items():
-            present = still_there(outcome.records, offsets).without(named_again)
-            if present:
-                now_ms = self._broker.clock.wall_ms()
-                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
-                if isinstance(appended, ErrorCode):
-                    return
-                count += present.count
         self._broker.log.info(
             "erasures were repeated because the log lacks them",
             partition=str(partition.topic_partition),
@@ -130,6 +135,71 @@ class LostErasures:
             absent=ranges.count - count,
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
+
+    async def _repeat_in_compacted(
+        self, partition: Partition, named: NamedOffsets, selector: OffsetSelector, deadline: float
+    ) -> int | None:
+        """Repeats erasures of a log whose replicas may differ. Returns None also if not all can search now."""
+        leadership = partition.leadership
+        if leadership is not None and leadership.erasure_search is not None:
+            return None
+        running = self._parts.searches.begin(partition, selector, partition.log.log_end_offset)
+        if isinstance(running, SearchFailure):
+            return None
+        everywhere = CompactedErasure(self._parts, running, selector)
+        everywhere.begin()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await everywhere.done.wait()
+            count = self._append(partition, named, everywhere.outcome, everywhere)
+        except TimeoutError:
+            self._not_searched(partition, everywhere.waits_for or "the leader's own search takes long")
+            return None
+        finally:
+            everywhere.cancel()
+            self._parts.searches.forget(running)
+        if count is not None:
+            self._broker.log.error(
+                "a compacted log had lost erasures: it may have older versions of the erased keys; erase them again",
+                partition=str(partition.topic_partition),
+                erasures=[str(erasure_id) for erasure_id in list(named)[:ERASURES_LOGGED]],
+            )
+        return count
+
+    def _append(
+        self,
+        partition: Partition,
+        named: NamedOffsets,
+        outcome: SearchedLog | SearchFailure | Refusal | None,
+        everywhere: CompactedErasure | None,
+    ) -> int | None:
+        """Appends the erasures of the named records that were found. Returns how many; None if it couldn't.
+
+        `everywhere` is the search of all replicas, in a compacted log.
+        """
+        if not isinstance(outcome, SearchedLog):
+            why = outcome.value if isinstance(outcome, SearchFailure) else "" if outcome is None else outcome.message
+            self._not_searched(partition, why)
+            return None
+        count, now_ms = 0, self._broker.clock.wall_ms()
+        named_again = OffsetRanges.union_of(each.left for each in partition.log.erasures.known)
+        for erasure_id, offsets in named.items():
+            present = still_there(outcome.records, offsets).without(named_again)
+            if everywhere is not None:
+                appended: Offset | ErrorCode | Refusal = everywhere.append(erasure_id, now_ms, present)
+            elif present:
+                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
+            else:
+                continue
+            if isinstance(appended, ErrorCode | Refusal):
+                return None
+            count += present.count
+        return count
+
+    def _not_searched(self, partition: Partition, reason: str) -> None:
+        self._broker.log.warning(
+            "erased records can't be searched", partition=str(partition.topic_partition), reason=reason
+        )
 
 
 class ErasureParts(NamedTuple):
@@ -140,10 +210,12 @@ class ErasureParts(NamedTuple):
     lost: LostErasures
 
 
-def make_erasure_parts(broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches) -> ErasureParts:
+def make_erasure_parts(
+    broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches, peers: PeerClients | None
+) -> ErasureParts:
     """Creates the parts."""
-    marks = ErasureMarks(broker)
-    return ErasureParts(ledger, marks, LostErasures(broker, ledger, marks, searches))
+    marks, parts = ErasureMarks(broker), search_parts(broker, searches, peers)
+    return ErasureParts(ledger, marks, LostErasures(broker, ledger, marks, parts))
 
 
 def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:

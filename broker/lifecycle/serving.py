@@ -135,7 +135,7 @@ class Serving:
         self._health = LoopHealth(ports.loop, ports.clock, ports.read_usage, base.log, self.host.active_since)
         self._leader_loads = self._make_leader_loads(context)
         self.observed = self._observed()
-        erasures = make_erasure_parts(context, ledger, self.observed.searches)
+        erasures = make_erasure_parts(context, ledger, self.observed.searches, peers)
         self.coordinators = Coordinators(groups, transactions, shares, erasures)
         known = (context, administrator, configs, self.coordinators, self.retention, self.observed, dispatcher)
         dispatcher.register(handlers(HandlerParts(*known)))

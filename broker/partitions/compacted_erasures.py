@@ -23,11 +23,16 @@ from lowtide.broker.partitions.replica_searches import MOVES, SearchParts, is_mo
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_record import ReplicaSearch
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
+from lowtide.protocol.messages.find_records import (
+    FindRecordsPartition,
+    FindRecordsRequest,
+    FindRecordsTopic,
+    RecordOffsets,
+)
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
-from lowtide.storage.erasures.record_search import FoundRecords, HeaderSelector, KeySelector
+from lowtide.storage.erasures.record_search import FoundRecords, HeaderSelector, KeySelector, OffsetSelector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.metadata.broker_image import BrokerImage
     from lowtide.protocol.messages.find_records import FindRecordsResponse
+    from lowtide.protocol.offset_ranges import OffsetRanges
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
     from lowtide.replication.partition import Partition
     from lowtide.storage.erasures.record_search import RecordSelector
@@ -200,8 +206,10 @@ class CompactedErasure:
 
     def _request(self, broker_epoch: BrokerEpoch) -> FindRecordsRequest:
         partition, selector = self.running.partition, self._selector
+        ranges = selector.ranges if isinstance(selector, OffsetSelector) else ()
         row = FindRecordsPartition(
             partition_index=partition.topic_partition.partition,
+            offsets=[RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges],
             leader_epoch=self.running.leader_epoch,
             end_offset=self._search.end_offset,
         )
@@ -218,22 +226,23 @@ class CompactedErasure:
             replica_epoch=broker_epoch,
         )
 
-    def append(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
+    def append(self, erasure_id: UUID, now_ms: int, only: OffsetRanges | None = None) -> Offset | Refusal:
         """Appends the erasure, if still nobody is missing. `now_ms` is wall-clock time.
 
+        Without `only` it names all that was found. May be called again with other offsets.
         Returns the exclusive end of the erasures; -1 if there is nothing to erase, and no erasure in the log.
         """
         refusal = self.why_over()
         if refusal is None and (self._missing() or not isinstance(self.outcome, SearchedLog)):
             refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")  # A replica has registered again.
-        end_offset = self._appended(erasure_id, now_ms) if refusal is None else refusal
+        end_offset = self._appended(erasure_id, now_ms, only) if refusal is None else refusal
         if isinstance(end_offset, Refusal):
             self._end(end_offset)
         elif self._leadership is not None:
             self._leadership.end_search(self._search, end_offset)
         return end_offset
 
-    def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
+    def _appended(self, erasure_id: UUID, now_ms: int, only: OffsetRanges | None) -> Offset | Refusal:
         replicas, leadership = self._parts.replicas, self._leadership
         image = replicas.image
         assert image is not None
@@ -241,7 +250,8 @@ class CompactedErasure:
         brokers: tuple[BrokerId, ...] = (replicas.broker_id,)
         if leadership is not None:
             brokers = self._search.participants(leadership.broker_id, leadership.followers, image)
-        search, found = ReplicaSearch(self._search.search_id, brokers), self.outcome.records.ranges()
+        search = ReplicaSearch(self._search.search_id, brokers)
+        found = self.outcome.records.ranges() if only is None else only
         end_offset = erase_found(replicas, self.running.partition, erasure_id, found, now_ms, search)
         return Refusal(end_offset, "") if isinstance(end_offset, ErrorCode) else end_offset
 

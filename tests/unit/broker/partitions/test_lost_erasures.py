@@ -6,12 +6,17 @@ import asyncio
 from unittest.mock import patch
 from uuid import UUID
 
+import msgspec
+
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure
+from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords, NamedRun, encode_entry
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest
 from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.replication.erasure_search import FoundRecord
 from lowtide.replication.follower_reads import lacks_erasures
 
 from .leading import NONE, Leading, simulate
@@ -95,6 +100,46 @@ def test_the_records_are_erased_again_unless_others_have_their_offsets() -> None
         assert await read(world) == [0, 1, 2, 3, 5, 6]
         state = world.image()
         assert (state.erasures_end, state.erasures_epoch) == (repeated.end_offset, epoch)
+
+    simulate(run)
+
+
+def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() -> None:
+    """A follower may have a named record that the leader has compacted away."""
+
+    async def run(world: Leading) -> None:
+        await with_ledger(world)
+        partition = world.partition()
+        epoch = partition.leader_epoch
+        partition.log.configure(msgspec.structs.replace(partition.log.config, cleanup_policy=frozenset({"compact"})))
+        asked: list[tuple[int, list[tuple[int, int]]]] = []
+
+        async def answer(search: CompactedErasure, broker: BrokerImage, _epoch: int) -> dict[int, FoundRecord]:
+            rows = search._request(0).topics[0].partitions[0].offsets
+            asked.append((broker.broker_id, [(each.first_offset, each.last_offset) for each in rows]))
+            other = FoundRecord(99, epoch)
+            return {3: FoundRecord(1, epoch), 5: other} if broker.broker_id == 2 else {}
+
+        with patch.object(CompactedErasure, "_answer", answer):
+            await record(
+                world,
+                NamedRun(first_offset=3, leader_epoch=epoch, timestamps=[1]),
+                NamedRun(first_offset=4, leader_epoch=epoch, timestamps=[1]),
+                NamedRun(first_offset=5, leader_epoch=epoch, timestamps=[2]),
+            )
+            await lose(world)
+            assert await read(world) == []
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                await commit(world)  # Followers are asked when they have the log.
+                if not partition.log.erasures.withheld:
+                    break
+            print("ASKED", asked, world.image(), partition.leadership.maximal_isr)
+        assert sorted(asked) == [(2, [(3, 5)]), (3, [(3, 5)])]
+        [repeated] = partition.log.erasures.known
+        assert (repeated.count, repeated.left.ranges(), repeated.has_search) == (2, ((3, 4),), True)
+        await commit(world)
+        assert await read(world) == [0, 1, 2, 5, 6]
 
     simulate(run)
 
