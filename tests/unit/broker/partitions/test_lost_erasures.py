@@ -6,8 +6,6 @@ import asyncio
 from unittest.mock import patch
 from uuid import UUID
 
-import msgspec
-
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure
 from lowtide.metadata.broker_image import BrokerImage
@@ -111,7 +109,6 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
         await with_ledger(world)
         partition = world.partition()
         epoch = partition.leader_epoch
-        partition.log.configure(msgspec.structs.replace(partition.log.config, cleanup_policy=frozenset({"compact"})))
         asked: list[tuple[int, list[tuple[int, int]]]] = []
 
         async def answer(search: CompactedErasure, broker: BrokerImage, _epoch: int) -> dict[int, FoundRecord]:
@@ -120,7 +117,10 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
             other = FoundRecord(99, epoch)
             return {3: FoundRecord(1, epoch), 5: other} if broker.broker_id == 2 else {}
 
-        with patch.object(CompactedErasure, "_answer", answer):
+        with (
+            patch.object(CompactedErasure, "_answer", answer),
+            patch("lowtide.broker.ledger.lost_erasures.is_compacted", lambda _log: True),
+        ):
             await record(
                 world,
                 NamedRun(first_offset=3, leader_epoch=epoch, timestamps=[1]),
@@ -134,7 +134,6 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
                 await commit(world)  # Followers are asked when they have the log.
                 if not partition.log.erasures.withheld:
                     break
-            print("ASKED", asked, world.image(), partition.leadership.maximal_isr)
         assert sorted(asked) == [(2, [(3, 5)]), (3, [(3, 5)])]
         [repeated] = partition.log.erasures.known
         assert (repeated.count, repeated.left.ranges(), repeated.has_search) == (2, ((3, 4),), True)
