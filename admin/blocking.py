@@ -81,6 +81,8 @@ class BlockingAdminClient:
     fetch_records = _blocking(AdminClient.fetch_records)
     find_records = _blocking(AdminClient.find_records)
     erase_records = _blocking(AdminClient.erase_records)
+    describe_standing_erasures = _blocking(AdminClient.describe_standing_erasures)
+    end_standing_erasure = _blocking(AdminClient.end_standing_erasure)
     create_topics = _blocking(AdminClient.create_topics)
     delete_topics = _blocking(AdminClient.delete_topics)
     create_partitions = _blocking(AdminClient.create_partitions)

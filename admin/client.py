@@ -22,6 +22,7 @@ from lowtide.admin import (
     records,
     replicas,
     share_groups,
+    standing,
     topics,
     users,
 )
@@ -91,6 +92,8 @@ class AdminClient(AdminClientBase):
     fetch_records = records.fetch_records
     find_records = finding.find_records
     erase_records = erasing.erase_records
+    describe_standing_erasures = standing.describe_standing_erasures
+    end_standing_erasure = standing.end_standing_erasure
 
     # topics
     create_topics = topics.create_topics

@@ -34,9 +34,11 @@ from lowtide.admin.receipts.commitment import (
     offsets_selector,
 )
 from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.admin.standing import StandingTerms, begin_standing
 from lowtide.protocol.erasure_ledger_records import SelectorKind
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.alter_standing_erasures import AlterStandingErasuresRequest
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest
 from lowtide.protocol.messages.find_records import FindRecordsRequest
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, TopicPartition
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
 
 _ERASE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
+_STAND: Final = Probe(AlterStandingErasuresRequest(erasure_id=bytes(16), lasts_ms=0), 0)
 _FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 1)
 
 
@@ -69,6 +72,8 @@ class PartitionErasure:
     """No file of these brokers has one of the records."""
     not_erased_by: Mapping[BrokerId, str] = field(default_factory=dict)
     """The other brokers with a replica, each with a reason."""
+    standing_until_ms: int | None = None
+    """Until when the keys are erased again if they return, in milliseconds since 1970; None if they aren't."""
 
 
 async def erase_below(
@@ -104,7 +109,9 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     keys: Collection[bytes] = (),
     header: tuple[str, bytes | None] | None = None,
     offsets: Mapping[TopicPartition, Sequence[tuple[Offset, Offset]]] | None = None,
+    force: bool = False,
     erasure_id: UUID | None = None,
+    standing: StandingTerms | None = None,
     dry_run: bool = False,
     topic_ids: Mapping[str, TopicId] | None = None,
     on_progress: OnProgress | None = None,
@@ -120,48 +127,71 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     If a broker with a replica does not support this, nothing is erased in any partition, and all results are
     `EraseUnsupportedError`. Needs DELETE on the topics.
 
+    In a topic that is or was compacted, older versions of the keys go with records that a header or offsets name. There
+    offsets of the newest version of a key are refused with POLICY_VIOLATION, unless `force` is given.
+
     `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
-    outcome is unknown. The ledger gets a commitment to what is searched for, made with the nonce in the result. With
+    outcome is unknown. With `standing`, brokers look for the keys in what is written later, and erase them again, until
+    its end (`describe_standing_erasures`). It begins before the search.
+
+    The ledger gets a commitment to what is searched for, made with the nonce in the result. With
     `topic_ids`, by default those at the call's beginning, topics that were created again under the same name are
     refused. `on_progress` is called about once a second.
 
-    Errors: ValueError as for `find_records`. Per partition: BrokerAnsweredError, such as POLICY_VIOLATION for more than
-    100,000 records; DeadlineExceededError, after which the erasure may still happen.
+    Errors: ValueError as for `find_records`, and for `standing` without keys; those of `begin_standing`. Per partition:
+    BrokerAnsweredError, such as POLICY_VIOLATION for more than 100,000 records; DeadlineExceededError, after which the
+    erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
+    if force and offsets is None:
+        raise ValueError("force is for offsets")
     check_topic_ids(topic_ids or {})
+    if standing is not None and (dry_run or not query.keys):
+        raise ValueError("only an erasure by key can stand")
     call = client.call(timeout)
     nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
     if not dry_run:
-        unable = await unable_brokers(call, partitions, view, [_FIND, _ERASE])
+        probes = [_FIND, _ERASE, *(() if standing is None else (_STAND,))]
+        unable = await unable_brokers(call, partitions, view, probes)
         if unable:
             reason = f"nothing is erased: {next(iter(unable.values()))}"
             return {partition: _unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
+    committed = _commitment(nonce, query)
+    ends_ms = None
+    if standing is not None:
+        ends_ms = await begin_standing(call, used_id, query.keys, committed, standing)
     search = FindCall(
-        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=_commitment(nonce, query)
+        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed, force=force
     )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results: dict[TopicPartition, PartitionErasure | AdminError] = {}
-    goals: dict[TopicPartition, EraseGoal] = {}
-    for key, each in found.items():
-        results[key] = _searched(used_id, nonce, each) if isinstance(each, SearchedPartition) else each
-        if isinstance(each, SearchedPartition) and not dry_run:
-            # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
-            end = each.erasures_end if each.erasures_end > 0 else each.searched_to
-            goals[key] = EraseGoal(max(each.log_start_offset, 0), end)
-    for key, (erased_by, not_erased_by) in (await clean_replicas(call, goals, view, used_id)).items():
+    results = {
+        key: _searched(used_id, nonce, each, ends_ms) if isinstance(each, SearchedPartition) else each
+        for key, each in found.items()
+    }
+    goals = {} if dry_run else _goals(found)
+    for key, cleaned in (await clean_replicas(call, goals, view, used_id)).items():
         result = results[key]
         assert isinstance(result, PartitionErasure)
-        results[key] = replace(
-            result, erasures_end=goals[key].erasures_end, erased_by=erased_by, not_erased_by=not_erased_by
-        )
+        results[key] = replace(result, erasures_end=goals[key].erasures_end, **cleaned._asdict())
     return results
+
+
+def _goals(found: Mapping[TopicPartition, SearchedPartition | AdminError]) -> dict[TopicPartition, EraseGoal]:
+    """Returns what all replicas of the searched partitions must have done.
+
+    Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+    """
+    return {
+        key: EraseGoal(max(each.log_start_offset, 0), each.erasures_end if each.erasures_end > 0 else each.searched_to)
+        for key, each in found.items()
+        if isinstance(each, SearchedPartition)
+    }
 
 
 def _random_id(call: AdminCall) -> UUID:
@@ -179,11 +209,12 @@ def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
     return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
 
 
-def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition) -> PartitionErasure:
+def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None) -> PartitionErasure:
     return PartitionErasure(
         erasure_id=erasure_id,
         nonce=nonce,
         searched_from=found.searched_from,
         searched_to=found.searched_to,
         count=found.count,
+        standing_until_ms=ends_ms,
     )

@@ -102,7 +102,7 @@ class FindCall:
     The search id is then that of the erasure.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  options, each by its name
         self,
         call: AdminCall,
         query: RecordQuery,
@@ -111,6 +111,7 @@ class FindCall:
         search_id: bytes,
         ranges_max: int,
         commitment: bytes = b"",
+        force: bool = False,
     ) -> None:
         self.leaders = LeaderFinder(call)
         self.topic_ids: dict[str, TopicId] = {}
@@ -119,6 +120,7 @@ class FindCall:
         self._ranges_max = ranges_max
         self._on_progress = on_progress
         self._commitment = commitment
+        self._force = force
         self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
 
@@ -169,6 +171,7 @@ class FindCall:
             timeout_ms=min(self._call.wait_ms(), ROUND_MS),
             ranges_max=self._ranges_max,
             erase=bool(self._commitment),
+            force=self._force,
             commitment=self._commitment,
         )
 

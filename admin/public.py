@@ -39,6 +39,7 @@ from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
 from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.share_groups import ShareOffset
+from lowtide.admin.standing import StandingErasureDescription, StandingTerms
 from lowtide.admin.streams_groups import (
     StreamsMemberDescription,
     StreamsSubtopology,
@@ -106,6 +107,8 @@ __all__ = [
     "ReplicaSize",
     "SettingsError",
     "ShareOffset",
+    "StandingErasureDescription",
+    "StandingTerms",
     "StreamsMemberDescription",
     "StreamsSubtopology",
     "StreamsTask",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import typer
@@ -15,7 +15,9 @@ from lowtide.admin.deletion import EraseUnsupportedError
 from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.errors import AdminError
 from lowtide.admin.finding import RecordQuery
+from lowtide.admin.receipts.statement import rfc3339
 from lowtide.admin.settings import ClientSettings
+from lowtide.admin.standing import StandingTerms
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import check_terminal, confirm
 from lowtide.cli.delete_plan import brokers_with_reasons
@@ -29,6 +31,7 @@ from lowtide.cli.find import (
 )
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, remark
+from lowtide.cli.tokens import duration_ms_of
 from lowtide.pipeline.outbox import Limits
 from lowtide.pipeline.partition_batches import ProduceError
 from lowtide.pipeline.producer import Producer
@@ -46,6 +49,24 @@ COLUMNS: Final = (*FOUND_COLUMNS[:-1], "erased by", "not yet by", "error")
 
 _OFFSETS: Final = re.compile(r"(\d{1,10}):(\d{1,19}(?:-\d{1,19})?(?:,\d{1,19}(?:-\d{1,19})?)*)")
 
+STANDING_NEEDS: Final = (
+    "--standing needs --key or --keys-from, without --dry-run and --tombstone: it would erase the tombstone."
+)
+STANDING_HELP: Final = (
+    "erase the keys again if they return, for so long: 12h, 90d; also in topics that match the patterns later"
+)
+
+
+class ErasureOptions(NamedTuple):
+    """How records are erased."""
+
+    erasure_id: UUID | None = None
+    standing: StandingTerms | None = None
+    force: bool = False
+
+
+NO_OPTIONS: Final = ErasureOptions()
+
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
@@ -58,6 +79,10 @@ async def erase(
     *,
     selector: SelectorOptions,
     offsets: Annotated[list[str] | None, typer.Option("--offsets", metavar="P:O,O-O,…", help=_PATTERN_HELP)] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="in a compacted topic, --offsets may name the newest version of a key"),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="find the records, and erase nothing")] = False,
     erasure_id: Annotated[
         UUID | None,
@@ -71,6 +96,10 @@ async def erase(
             "too; such a record contains the key",
         ),
     ] = False,
+    standing: Annotated[
+        str | None,
+        typer.Option("--standing", metavar="DURATION", help=STANDING_HELP),
+    ] = None,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -87,6 +116,11 @@ async def erase(
     )
     if tombstone and (query is None or not query.keys or dry_run):
         raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if force and not by_offset:
+        raise misused("--force needs --offsets.")
+    terms = _standing_of(standing, texts, patterns)
+    if terms is not None and (query is None or not query.keys or dry_run or tombstone):
+        raise misused(STANDING_NEEDS)
     if not (yes or dry_run):
         check_terminal()
     if by_offset:
@@ -102,7 +136,8 @@ async def erase(
             f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
             None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
         )
-    results = await _erased(call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id)
+    options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
+    results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     exit_code = _shown(call, chosen, results, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
@@ -159,6 +194,15 @@ def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequenc
         raise misused(f"--offsets: {error}.") from None
 
 
+def _standing_of(standing: str | None, texts: Sequence[str], patterns: Sequence[str]) -> StandingTerms | None:
+    """Returns how long an erasure stands, and where. Errors: CommandError."""
+    if standing is None:
+        return None
+    if any(":" in text for text in texts):
+        raise misused("--standing covers whole topics: give them without partitions.")
+    return StandingTerms(lasts_ms=duration_ms_of(standing), topics=sorted(set(texts)), patterns=sorted(set(patterns)))
+
+
 async def _erased(
     call: NetworkCall,
     query: RecordQuery,
@@ -166,7 +210,7 @@ async def _erased(
     view: ClusterView,
     *,
     dry_run: bool,
-    erasure_id: UUID | None = None,
+    options: ErasureOptions = NO_OPTIONS,
 ) -> Results:
     """Erases or only searches, with a progress bar on a terminal. Errors: AdminError; CommandError if no broker can."""
     offsets = None if query.offsets is None else {key: each.ranges() for key, each in query.offsets.items()}
@@ -176,7 +220,9 @@ async def _erased(
             keys=query.keys,
             header=query.header,
             offsets=offsets,
-            erasure_id=erasure_id,
+            force=options.force,
+            erasure_id=options.erasure_id,
+            standing=options.standing,
             dry_run=dry_run,
             topic_ids=topic_ids_of(view),
             on_progress=on_progress,
@@ -207,6 +253,8 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
         if failed:
             raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
         return ExitCode.DONE
+    if done and done[0].standing_until_ms is not None and call.output is Output.TEXT:
+        remark(f"It stands until {rfc3339(done[0].standing_until_ms)} (lowtide erasures standing).")
     if done and done[0].nonce and call.output is Output.TEXT:
         remark(f"Keep for a receipt (lowtide erasures receipt): {done[0].erasure_id} --nonce {done[0].nonce.hex()}")
     missing = brokers_with_reasons(each.not_erased_by for each in done)
@@ -240,8 +288,14 @@ def _document(chosen: list[TopicPartition], results: Results, *, dry_run: bool) 
         "dry_run": dry_run,
         "erasure_id": str(done[0].erasure_id) if done and not dry_run else None,
         "nonce": (done[0].nonce.hex() or None) if done else None,
+        "standing_until": _until(done),
         "partitions": [_value(key, results[key]) for key in chosen],
     }
+
+
+def _until(done: Sequence[PartitionErasure]) -> str | None:
+    until_ms = done[0].standing_until_ms if done else None
+    return None if until_ms is None else rfc3339(until_ms)
 
 
 def _value(key: TopicPartition, result: PartitionErasure | AdminError) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.receipts.commitment import NONCE_BYTES
 from lowtide.admin.receipts.envelope import ReceiptError, key_id_of
 from lowtide.admin.receipts.issuing import PartitionLedger, Place, described, make_receipt, partitions_of
-from lowtide.admin.receipts.statement import PartitionStatement
+from lowtide.admin.receipts.statement import PartitionStatement, rfc3339
 from lowtide.cli.call import Call, NetworkCall, local, network
 from lowtide.cli.find import KeyFormat, selector_of
 from lowtide.cli.ledger_reading import Ledger, export_lines, read_export, read_ledger
@@ -22,18 +22,21 @@ from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json, printable
 from lowtide.cli.signing_keys import PUBLIC_SUFFIX, SigningKeyError, create_key, read_public_key, signing_key
 from lowtide.cli.verified_receipts import DiskQuestion, verified
-from lowtide.protocol.erasure_ledger_records import LedgerEntry
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, StandingKey
 from lowtide.protocol.types import BrokerId
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 keys_app = typer.Typer(add_completion=False, no_args_is_help=True)
+standing_app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.add_typer(standing_app, name="standing", help="List and end standing erasures (`records erase --standing`).")
 app.add_typer(keys_app, name="key", help="Create, rotate and show the key that signs receipts.")
 
 T = TypeVar("T")
 
 LIST_COLUMNS: Final = ("erasure", "named at", "principal", "kind", "partitions", "records", "not confirmed by")
+STANDING_COLUMNS: Final = ("erasure", "begun at", "ends at", "principal", "keys", "topics")
 SHOW_COLUMNS: Final = (
     "topic", "partition", "searched from", "searched to", "records", "committed at", "confirmed by", "not confirmed by",
 )  # fmt: skip
@@ -232,12 +235,11 @@ def verify(
 @network
 async def list_erasures(call: NetworkCall, *, from_export: FromExport = None) -> ExitCode:
     """List the erasures that the ledger has. Needs READ on __lowtide_erasures."""
-    entries = list((await _ledger(call, from_export)).entries())
-    ids = dict.fromkeys(entry.key.erasure_id for entry in entries)
-    grouped: dict[bytes, list[LedgerEntry]] = {each: [] for each in ids}
-    for entry in entries:
-        grouped[entry.key.erasure_id].append(entry)
-    rows = [_list_row(UUID(bytes=each), _described(partitions_of(grouped[each], each))) for each in ids]
+    grouped: dict[bytes, list[LedgerEntry]] = {}
+    for entry in (await _ledger(call, from_export)).entries():
+        if not isinstance(entry.key, StandingKey):
+            grouped.setdefault(entry.key.erasure_id, []).append(entry)
+    rows = [_list_row(UUID(bytes=each), _described(partitions_of(own, each))) for each, own in grouped.items()]
     call.show({"erasures": [dict(zip(_names(LIST_COLUMNS), row, strict=True)) for row in rows]}, LIST_COLUMNS, rows)
     return ExitCode.DONE
 
@@ -259,6 +261,32 @@ async def show(call: NetworkCall, erasure_id: ErasureId, *, from_export: FromExp
         for search in each.searches
     ]  # fmt: skip
     call.show({"erasure_id": str(erasure_id), "partitions": partitions}, SHOW_COLUMNS, rows)
+    return ExitCode.DONE
+
+
+@standing_app.command("list")
+@network
+async def list_standing(call: NetworkCall) -> ExitCode:
+    """List the standing erasures. Needs READ on __lowtide_erasures."""
+    found = await call.client.describe_standing_erasures()
+    rows = [
+        (
+            str(each.erasure_id), rfc3339(each.begun_ms), rfc3339(each.ends_ms), each.principal, each.key_count,
+            ", ".join((*each.topics, *each.patterns)),
+        )
+        for each in sorted(found, key=lambda each: each.begun_ms)
+    ]  # fmt: skip
+    shown = [dict(zip(_names(STANDING_COLUMNS), row, strict=True)) for row in rows]
+    call.show({"standing": shown}, STANDING_COLUMNS, rows)
+    return ExitCode.DONE
+
+
+@standing_app.command("end")
+@network
+async def end_standing(call: NetworkCall, erasure_id: ErasureId) -> ExitCode:
+    """End a standing erasure before its time. What it has erased stays erased. Needs DELETE on its topics."""
+    await call.client.end_standing_erasure(erasure_id)
+    call.show({"erasure_id": str(erasure_id), "ended": True}, ("erasure",), [(str(erasure_id),)])
     return ExitCode.DONE
 
 

@@ -28,6 +28,9 @@ DELETE_S: Final = 60.0
 WATCH_S: Final = 0.5
 """The time between checks of log starts and bytes."""
 
+OF_REMOVED_FILES: Final = {"round", "reader", "switched-off"}
+"""What removed files may wait for (`UnfreedReason`)."""
+
 FREED_MS_MAX: Final = 150_000
 """How long freed bytes are watched; by default files are removed a minute after a delete."""
 
@@ -149,7 +152,10 @@ class DeleteJob:
         return None if live is None else live + await self._deleted_bytes()
 
     async def _deleted_bytes(self) -> int:
-        """Returns deleted bytes that are not freed, also of other deletes."""
+        """Returns the bytes of removed files that are not freed, also of other deletes.
+
+        What waits for other reasons is in a file of a log, and so in the log's size.
+        """
         if not self.plan.segments:
             return 0
         try:
@@ -157,7 +163,13 @@ class DeleteJob:
         except AdminError:
             return 0
         found = [each for each in answers.values() if not isinstance(each, AdminError)]
-        return sum(max(0, directory.deleted_bytes) for each in found for directory in each.log_dirs)
+        return sum(
+            each.size_bytes
+            for health in found
+            for directory in health.log_dirs
+            for each in directory.unfreed
+            if each.waits_for in OF_REMOVED_FILES
+        )
 
     async def _live_bytes(self) -> int | None:
         try:

@@ -265,6 +265,7 @@ class _Database:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # Of a standing erasure that has ended nothing stays.
         # A temporary file would need a descriptor in the middle of a transaction.
         connection.execute("PRAGMA temp_store = MEMORY")
         if not tables:

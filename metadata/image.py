@@ -20,6 +20,7 @@ from lowtide.metadata.keys import TOPICS, is_acl
 from lowtide.metadata.keys import topic as topic_key
 from lowtide.metadata.records import ERASURES_LEVEL, NO_LEADER, FeaturesRecord, HistoryRecord, PartitionRecord
 from lowtide.metadata.scram_image import NO_SCRAM, ScramImage
+from lowtide.metadata.standing_image import StandingImage
 from lowtide.metadata.token_image import TokenImage
 from lowtide.metadata.unreadable_keys import Unreadable
 from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, TopicId  # Offset is read at run time, by msgspec.
@@ -164,9 +165,9 @@ class MetadataImage(msgspec.Struct, frozen=True):
     registrations of all brokers that were not unregistered. `group_configs` are by group id, `client_quotas` by the
     text of user, client id and address, `client_metrics` by subscription name. `deleted_topics` has deleted topic ids,
     at least the newest, with the revision of the deletion. `suspension` is why no broker may act on these metadata;
-    empty if all may. `acls` has the access control rules and `tokens` the delegation tokens, by key; each is a new
-    mapping when one changes. `acl_change` is a large change that `acls` already includes, and whose rules are still to
-    be written. `unreadable` has the keys that can't be read.
+    empty if all may. `acls` has the access control rules, `tokens` the delegation tokens, by key, and `standing` the
+    standing erasures, by erasure id; each is a new mapping when one changes. `acl_change` is a large change that `acls`
+    already includes, and whose rules are still to be written. `unreadable` has the keys that can't be read.
     """
 
     revision: Revision = 0
@@ -195,6 +196,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     tokens: Mapping[bytes, TokenImage] = {}
     client_metrics: Mapping[str, ConfigImage] = {}
     unclean_starts: Mapping[BrokerId, BrokerEpoch] = {}
+    standing: Mapping[bytes, StandingImage] = {}
     unreadable: Mapping[bytes, Unreadable] = {}
 
     @property

@@ -26,6 +26,7 @@ from lowtide.metadata.records import (
     decode,
 )
 from lowtide.metadata.scram_image import ScramImageChange
+from lowtide.metadata.standing_image import apply_standing
 from lowtide.metadata.token_image import apply_token
 from lowtide.metadata.topics_change import TopicsChange, TopicsImage
 from lowtide.metadata.unreadable_keys import UnreadableKeys
@@ -173,6 +174,7 @@ class _ImageChange:
         self._acls = Draft(image.acls)
         self._acl_change = image.acl_change
         self._tokens = Draft(image.tokens)
+        self._standing = Draft(image.standing)
         self._scram = ScramImageChange(image.scram)
         self.topics = TopicsChange(_topics_of(image), _topics_of(known), self._unreadable)
         self.brokers = BrokersChange(_brokers_of(image), _brokers_of(known))
@@ -216,7 +218,7 @@ class _ImageChange:
             return self._keep_setting(setting[1], setting[2](key), revision)
         if key.startswith((keys.ACLS, keys.ACL_CHANGE)):
             return self._keep_rule(key, revision)
-        if key.startswith((keys.SCRAM, keys.TOKENS)):
+        if key.startswith((keys.SCRAM, keys.TOKENS, keys.STANDING)):
             return self._keep_secret(key)
         return self._keep_single(key, change, reason)
 
@@ -237,9 +239,12 @@ class _ImageChange:
         return known is not None
 
     def _keep_secret(self, key: bytes) -> bool:
-        """Removes an unreadable credential or token, so that it admits no client."""
+        """Removes an unreadable credential or token, so that it admits no client, or an unreadable standing erasure."""
         if key.startswith(keys.SCRAM):
             return self._scram.hold(key, self._known.scram.secret)
+        if key.startswith(keys.STANDING):
+            self._standing.put(keys.parse_standing(key), None)
+            return False
         self._tokens.put(key, None)
         return False
 
@@ -294,6 +299,7 @@ class _ImageChange:
             self._tokens.now,
             self._settings["client_metrics"].now,
             brokers.unclean_starts,
+            self._standing.now,
             self._unreadable.found,
         )
 
@@ -315,6 +321,8 @@ class _ImageChange:
             self._acl_change = read_acl_change(change)
         elif key.startswith(keys.TOKENS):
             apply_token(self._tokens.edit(), key, change)
+        elif key.startswith(keys.STANDING):
+            apply_standing(self._standing.edit(), key, change)
         elif key.startswith(keys.DELETED_TOPICS):
             deleted_at = None if value is None else change.modify_revision
             self._deleted_topics.put(keys.parse_deleted_topic(key), deleted_at)

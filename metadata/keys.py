@@ -31,6 +31,7 @@
 | `acls/<hash of the value>` | `AclRecord` | until the rule is removed |
 | `acl_change` | `AclChangeRecord` | from the commit of a large change until each rule is written or deleted |
 | `tokens/<hash of the HMAC>` | `TokenRecord` | until the token is removed, or has expired and is swept |
+| `standing/<erasure id, hexadecimal>` | `StandingRecord` | until it has ended and is swept; in no copy or backup |
 | `adoption` | `1` | while topics found on disk are being adopted |
 
 Partitions are stored under the topic's **id**, so that a topic deleted and created again can't revive the old state.
@@ -80,6 +81,7 @@ WITNESSES: Final = b"witnesses/"
 ACLS: Final = b"acls/"
 ACL_CHANGE: Final = b"acl_change"
 TOKENS: Final = b"tokens/"
+STANDING: Final = b"standing/"
 
 CLUSTER_ID: Final = b"cluster_id"
 FEATURES: Final = b"features"
@@ -220,6 +222,16 @@ def is_acl(key: bytes) -> bool:
 def token(hmac: bytes) -> bytes:
     """Returns the key of the delegation token with this HMAC, without revealing it."""
     return TOKENS + hashlib.sha256(hmac).hexdigest()[:_HASH_DIGITS].encode()
+
+
+def standing(erasure_id: bytes) -> bytes:
+    """Returns the key of a standing erasure."""
+    return STANDING + erasure_id.hex().encode()
+
+
+def parse_standing(key: bytes) -> bytes:
+    """Returns the erasure id of a `standing` key. Errors: ValueError."""
+    return bytes.fromhex(key.removeprefix(STANDING).decode())
 
 
 def client_quotas(entity: str) -> bytes:

@@ -1,8 +1,9 @@
 r"""A copy of the metadata that a broker has acted on, as its log directories remember it.
 
 The copy proves that a store went back, and a recovery restores the store from it. It has all keys except those with a
-lease, which describe who is alive now. Each key has its revisions: a store restored from a backup may have passed the
-copy's revision since, but then some key that the copy changed still has its old state.
+lease, which describe who is alive now, and standing erasures, whose digests of keys must not outlive them. Each key has
+its revisions: a store restored from a backup may have passed the copy's revision since, but then some key that the copy
+changed still has its old state.
 
 Format, a text file: lines of a CRC-32C (eight hexadecimal digits), a space and a JSON object.
 
@@ -98,13 +99,18 @@ class MetadataCopy:
         self.revision = change.revision
 
 
+def is_copied(key: bytes, lease: int) -> bool:
+    """Returns whether a copy has the key."""
+    return lease == NO_LEASE and not key.startswith(keys.STANDING)
+
+
 def rows_of(pairs: Iterable[KeyValue], prefix: bytes) -> list[Row]:
     """Returns the rows of a copy, without the prefix."""
     size = len(prefix)
     return [
         (pair.key[size:], pair.value, pair.create_revision, pair.modify_revision)
         for pair in pairs
-        if pair.lease == NO_LEASE
+        if is_copied(pair.key[size:], pair.lease)
     ]
 
 
@@ -114,7 +120,7 @@ def change_of(batch: Batch, prefix: bytes) -> Change:
     puts = tuple(
         (event.key[size:], event.value, event.create_revision, event.modify_revision)
         for event in batch.events
-        if event.value is not None and event.lease == NO_LEASE
+        if event.value is not None and is_copied(event.key[size:], event.lease)
     )
     deletes = tuple(event.key[size:] for event in batch.events if event.value is None)
     return Change(batch.revision, puts, deletes)

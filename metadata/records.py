@@ -230,6 +230,28 @@ class TokenRecord(msgspec.Struct, frozen=True, gc=False):
         return min(self.expires_ms, self.ends_ms)
 
 
+class StandingRecord(msgspec.Struct, frozen=True, gc=False):
+    """A standing erasure: until it ends, records with its keys are erased when they return.
+
+    Each digest is that of a key, made with the secret (`protocol/key_digest.py`). Whoever has both can test guesses
+    of a key. So they are in no backup and no log, and are deleted with the record. Times are milliseconds since 1970.
+    """
+
+    topics: tuple[str, ...]
+    patterns: tuple[str, ...]
+    """Names of topics with the wildcards `*`, `?` and `[…]`."""
+    commitment: bytes
+    """That of the erasure, for the ledger."""
+    principal: str
+    begun_ms: int
+    ends_ms: int
+    secret: bytes
+    digests: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return f"StandingRecord({len(self.digests)} keys)"
+
+
 _encoder = msgspec.json.Encoder()
 
 

@@ -2,7 +2,8 @@
 
 Keys and values are those of `coordinator_records`, in version 0. Type 0 says which records of a partition a search
 named; the leader of the partition writes it twice, before it appends the erasure and after the commit. Type 1 says that
-one broker has removed the records from its files. No record contains a selector, only a commitment to it.
+one broker has removed the records from its files. Type 2 says how far a partition was searched for standing erasures.
+No record contains a selector, only a commitment to it.
 
 Source: docs/adr/0025-ledger-of-erasures.md.
 """
@@ -21,6 +22,7 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 
 NAMED_TYPE: Final = 0
 CLEAN_TYPE: Final = 1
+STANDING_TYPE: Final = 2
 
 COMMITMENT_BYTES: Final = 32
 """The size of a commitment to a selector."""
@@ -111,13 +113,38 @@ class CleanReplica(ApiMessage, kw_only=True):
     clean_ms: Int64
 
 
-LedgerKey: TypeAlias = NamedKey | CleanKey
-LedgerValue: TypeAlias = NamedRecords | CleanReplica
+@versions("0", flexible="0+")
+class StandingKey(ApiMessage, kw_only=True):
+    """One partition."""
 
-_TYPES: Final[dict[int, tuple[type[NamedKey | CleanKey], type[NamedRecords | CleanReplica]]]] = {
+    topic_id: Uuid
+    partition: Int32
+
+
+@versions("0", flexible="0+")
+class StandingSearch(ApiMessage, kw_only=True):
+    """All records below `searched_to` were searched for the keys of the standing erasures.
+
+    Records from before an erasure began to stand were searched by the request that began it.
+    """
+
+    topic: String
+    searched_to: Int64
+    """Exclusive."""
+    leader_epoch: Int32
+    """Of the record before it; -1 without one. After a truncation another record may be there."""
+    searched_ms: Int64
+
+
+LedgerKey: TypeAlias = NamedKey | CleanKey | StandingKey
+LedgerValue: TypeAlias = NamedRecords | CleanReplica | StandingSearch
+
+_TYPES: Final[dict[int, tuple[type[LedgerKey], type[LedgerValue]]]] = {
     NAMED_TYPE: (NamedKey, NamedRecords),
     CLEAN_TYPE: (CleanKey, CleanReplica),
+    STANDING_TYPE: (StandingKey, StandingSearch),
 }
+_TYPE_OF: Final = {key: number for number, (key, _) in _TYPES.items()}
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
@@ -129,7 +156,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 def encode_entry(entry: LedgerEntry) -> CoordinatorRecord:
     """Returns key and value."""
-    kind = NAMED_TYPE if isinstance(entry.key, NamedKey) else CLEAN_TYPE
+    kind = _TYPE_OF[type(entry.key)]
     assert entry.value is None or isinstance(entry.value, _TYPES[kind][1]), type(entry.value)
     key = INT16.pack(kind) + codec_for(type(entry.key), 0).encode(entry.key)
     return key, None if entry.value is None else encode_value(entry.value)

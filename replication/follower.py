@@ -66,6 +66,10 @@ class FollowedPartition(msgspec.Struct, kw_only=True):
     """Whether the leader has answered in this leader epoch without a diverging epoch."""
     received_log_start: Offset = UNKNOWN_OFFSET
     """The leader's log start as last reported."""
+    met_erasure_end: Offset = 0
+    """The exclusive end of the last erasure for which the log started over."""
+    erasures_before: Offset = 0
+    """The same when the copying of the log began: the leader had all erasures below it then."""
     lag: int = 0
     """Records below the leader's high watermark that are missing here, as of the last answer."""
     throttled_until_ms: int = 0
@@ -247,12 +251,18 @@ def append_fetched(following: FollowedPartition, row: PartitionData, wall_ms: in
             received = without_deleted_beginning(received, end_before)
         if is_empty:
             log.erasures.copied_at = row.high_watermark
+            following.erasures_before = following.met_erasure_end
         broker_id = following.partition.local_broker_id
         try:
             appended = log.append_as_follower(
-                received, now_ms=wall_ms, maximum_epoch=following.leader_epoch, broker_id=broker_id
+                received,
+                now_ms=wall_ms,
+                maximum_epoch=following.leader_epoch,
+                broker_id=broker_id,
+                erasures_before=following.erasures_before,
             )
         except NotSearchedError as error:
+            following.met_erasure_end = error.offset + 1
             taken.starts_over = str(error)
             return taken
         if isinstance(appended, ErrorCode):

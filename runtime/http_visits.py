@@ -48,11 +48,12 @@ SILENT_MS: Final = 1_000
 """A connection that was silent this long may give way to another."""
 
 REQUESTS_PER_S: Final = 20
-BURST: Final = 120
-"""Requests of a visitor: per second, and at once. A console page has some dozens. Probes are counted separately."""
+BURST: Final = 300
+"""Requests of a visitor: per second, and at once. A console page has about twenty, and browsers
+open several tabs at once. Probes are counted separately."""
 
 ALL_REQUESTS_PER_S: Final = 100
-ALL_BURST: Final = 400
+ALL_BURST: Final = 1_000
 """Requests of all logged-in visitors; one login has `REQUESTS_PER_S`. Refused requests and those of this machine don't
 count."""
 

@@ -33,7 +33,6 @@ from lowtide.simulation import cluster_end
 from lowtide.simulation.authorization_work import SETTINGS as AUTHORIZATION_SETTINGS
 from lowtide.simulation.authorization_work import AuthorizationWork
 from lowtide.simulation.client import WireClient
-from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ERASURES, KINDS, OLD_VERSION_KEY, TOPIC, ClusterWorld, both
 from lowtide.simulation.coordinator_work import (
     COMPACTION_SETTINGS,
@@ -45,7 +44,8 @@ from lowtide.simulation.coordinator_work import (
 )
 from lowtide.simulation.erasing_work import ErasingWork
 from lowtide.simulation.faults import AGAINST_ERASURES, ALONE, FAULTS, WHERE_NAMED
-from lowtide.simulation.forgetting_work import ForgettingWork
+from lowtide.simulation.forgetting_work import FORGETTING_ACTORS, ForgettingWork
+from lowtide.simulation.forgotten_keys import cleaner_settings, forgotten_configs, main_load
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
@@ -55,7 +55,6 @@ from lowtide.simulation.upkeep_work import UpkeepWork
 START_LIMIT_S: Final = 60.0
 ACTORS: Final = ("producer", "idempotent producer", "deleter", "reader")
 PIPELINING_ACTORS: Final = ("producer", "pipelined producer", "deleter", "reader")
-FORGETTING_ACTORS: Final = ("producer", "idempotent producer", "reader", "reader")
 CONSUMED_ACTORS: Final = ("producer",)
 CONSUMED_PAUSE: Final = 3.0
 """The additional time that these wait."""
@@ -68,6 +67,8 @@ STRIKES_MAX: Final = 40
 
 COORDINATED_TOPICS: Final = (GROUP_TOPIC, WORK_TOPIC, TRANSACTION_TOPIC, LEDGER_TOPIC)
 """Topics that faults also strike, if they exist."""
+
+UNCLEAN: Final = ("unclean election", "unclean election that lost records", "unclean election that took deletes back")
 
 _LOOK_S: Final = 0.05
 _CREATE_TOPICS_VERSION: Final = 7
@@ -90,6 +91,7 @@ class ClusterSimulation(ClusterWorld):
         erases: bool | None = None,
         directories: tuple[str, ...] | None = None,
         pipelines: bool | None = None,
+        compacts: bool | None = None,
     ) -> None:
         """`faults` are the only ones to strike, in any order; by default all except `WHERE_NAMED`.
 
@@ -107,10 +109,13 @@ class ClusterSimulation(ClusterWorld):
             self.main_actors = (*self.main_actors, "crowd")
         if kinds == (ERASURES,):
             self.main_actors = FORGETTING_ACTORS
+        self.compacts = kinds == (ERASURES,) and (seed % 3 == 2 if compacts is None else compacts)  # noqa: PLR2004
+        self._cleaners = Random(seed + 9)
         self.erases = seed % 3 == 1 and kinds is None and faults is None if erases is None else erases
         super().__init__(loop, seed, unclean=unclean, kinds=kinds, directories=directories)
+        self._configs = forgotten_configs(self._cleaners) if self.compacts else {}
         self.loads += [
-            PartitionLoad(TOPIC, number, self.client, Random(self.random.getrandbits(64)), self.invariants)
+            main_load(number, self.client, Random(self.random.getrandbits(64)), self.invariants, self._configs)
             for number in range(self.partitions)
         ]
         self.invariants.promises.loads[TOPIC] = {load.partition: load for load in self.loads}
@@ -167,6 +172,8 @@ class ClusterSimulation(ClusterWorld):
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds or "compaction" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
+        if self.compacts:
+            settings |= cleaner_settings(self._cleaners)
         if "authorization" in self.kinds:
             settings |= AUTHORIZATION_SETTINGS
         return settings
@@ -215,11 +222,7 @@ class ClusterSimulation(ClusterWorld):
         stop.set()
         await asyncio.wait(self._tasks)
         self.chronicle.raise_violation()
-        for kind in (
-            "unclean election",
-            "unclean election that lost records",
-            "unclean election that took deletes back",
-        ):
+        for kind in UNCLEAN:
             self.effects[kind] += self.chronicle.counts[kind]
         await cluster_end.check_end(self, self.idle, self._check_work)
         self.chronicle.raise_violation()
@@ -245,7 +248,7 @@ class ClusterSimulation(ClusterWorld):
             configs["flush.messages"] = "1"
         if self.erases:
             configs["lowtide.delete.erase"] = "true"
-        await self._create(TOPIC, self.partitions, configs)
+        await self._create(TOPIC, self.partitions, configs | self._configs)
         for name, partitions in self.work.topics().items():
             await self._create(name, partitions, configs | self.work.topic_configs(name))
         for name, (partitions, own) in self.upkeep.topics().items():
@@ -365,6 +368,7 @@ def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
     erases: bool | None = None,
     directories: tuple[str, ...] | None = None,
     pipelines: bool | None = None,
+    compacts: bool | None = None,
 ) -> ClusterSimulation:
     """Runs one seed. Errors: HistoryError, or any exception, with the seed and the last events."""
     with closing(ClusterLoop(seed, time_limit_s=1800.0)) as loop:
@@ -377,6 +381,7 @@ def simulate_cluster(  # noqa: PLR0913  as of `ClusterSimulation`
             erases=erases,
             directories=directories,
             pipelines=pipelines,
+            compacts=compacts,
         )
         try:
             loop.run_until_complete(cluster.run(strikes=strikes))

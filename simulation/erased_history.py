@@ -34,10 +34,12 @@ def key_of(value: bytes) -> bytes:
 class ErasedHistory:
     """The erasures of one partition."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, key_of: Callable[[bytes], bytes] = key_of) -> None:
+        """`key_of` returns the key of a record's text."""
         self.name = name
-        self.named_keys: set[bytes] = set()
-        """Keys whose records clients want to be erased."""
+        self.key_of = key_of
+        self.wanted: dict[bytes, dict[bytes, Offset]] = {}
+        """By erasure id, the keys whose records clients want to be erased, each with the last offset (inclusive)."""
         self.erased: frozenset[bytes] = frozenset()
         """The values that no reader may get any more."""
         self.clean: frozenset[bytes] = frozenset()
@@ -46,6 +48,8 @@ class ErasedHistory:
         """Counts the erasures in effect."""
         self._noted: dict[Place, OffsetRanges] = {}
         self._in_effect: dict[Place, OffsetRanges] = {}
+        self._last_named: dict[bytes, Offset] = {}
+        """By erasure id, the highest offset that erasures in effect name."""
         self._since: dict[Offset, int] = {}
         self._earlier: set[Offset] = set()
         """Named by erasures that may be lost: a replica may have copied what was rewritten, and not the erasure."""
@@ -62,17 +66,27 @@ class ErasedHistory:
             if is_void:
                 self._earlier |= {each.offset, *_offsets(ranges)}
             else:
-                self._take_effect(place, ranges, value_at)
+                self._take_effect(place, each.erasure_id.bytes, ranges, value_at)
 
-    def _take_effect(self, place: Place, ranges: OffsetRanges, value_at: Callable[[Offset], bytes | None]) -> None:
+    def _take_effect(
+        self, place: Place, erasure_id: bytes, ranges: OffsetRanges, value_at: Callable[[Offset], bytes | None]
+    ) -> None:
         self.moment += 1
+        wanted = self.wanted.get(erasure_id, {})
         self._in_effect[place] = ranges
         self._since[place[0]] = self.moment
         for offset in _offsets(ranges):
             self._since.setdefault(offset, self.moment)
             value = value_at(offset)
-            if value is not None and key_of(value) not in self.named_keys:
+            self._last_named[erasure_id] = max(self._last_named.get(erasure_id, offset), offset)
+            if value is not None and offset > wanted.get(self.key_of(value), -1):
                 raise HistoryError(f"E2: {self.name}: the erasure at {place[0]} names {value[:20]!r} at {offset}")
+
+    def check_end(self, erasure_id: bytes, searched_to: Offset) -> None:
+        """E2: an erasure names nothing at or above the end of its search, which the answer tells (exclusive)."""
+        last = self._last_named.get(erasure_id, -1)
+        if last >= searched_to:
+            raise HistoryError(f"E2: {self.name}: an erasure names {last}, and its search ended at {searched_to}")
 
     def may_lack(self, offset: Offset) -> bool:
         """Returns whether an erasure in effect names the offset, or is there."""

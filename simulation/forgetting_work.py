@@ -11,11 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
+from lowtide.protocol.messages.find_records import (
+    FindRecordsPartition,
+    FindRecordsRequest,
+    FindRecordsTopic,
+    FoundPartition,
+    RecordOffsets,
+)
 from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset
 from lowtide.runtime.filesystem.nodes import Folder
@@ -24,8 +30,11 @@ from lowtide.simulation import cluster_end
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
-from lowtide.simulation.erased_history import ErasedHistory, key_of
+from lowtide.simulation.erased_history import ErasedHistory
 from lowtide.simulation.erasing_work import files_of, records_of
+from lowtide.simulation.forgotten_keys import ForgottenLoad
+from lowtide.simulation.history import HistoryError
+from lowtide.simulation.keyed_load import KeyedAuditor
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.replica_watch import content_of
 from lowtide.storage.log.log import Log
@@ -42,9 +51,44 @@ CLIENTS: Final = 3
 TOGETHER_MAX: Final = 4
 """The most keys of one erasure."""
 
+FORGETTING_ACTORS: Final = ("producer", "idempotent producer", "reader", "reader")
+"""The clients of each partition in runs with only erasures."""
+
+OFFSETS_SHARE: Final = 0.4
+"""The share of erasures that name an offset, in compacted logs."""
+
+NEVER: Final = Offset(1 << 62)
+
 _TIMEOUT_MS: Final = 1000
 _RETRY_S: Final = 0.1
 _READ_BYTES: Final = 1 << 20
+
+
+class Wanted(NamedTuple):
+    """What one erasure is to erase."""
+
+    search_id: bytes
+    ends: dict[bytes, Offset]
+    """Keys, each with the last offset (inclusive)."""
+    offset: Offset | None
+    """The one that names the key, if the request does not."""
+    force: bool
+
+    def has(self, key: bytes, offset: Offset) -> bool:
+        return offset <= self.ends.get(key, -1)
+
+    def __str__(self) -> str:
+        named = list(self.ends) if self.offset is None else f"{self.offset} of {list(self.ends)}"
+        return f"{named}{' by force' if self.force else ''}"
+
+
+def newer_versions(load: PartitionLoad, wanted: Wanted) -> list[Offset]:
+    """Returns the acknowledged records of the keys above the ends."""
+    return [
+        offset
+        for offset, text in load.history.acknowledged.items()
+        if offset > wanted.ends.get(load.key_of(text), NEVER)
+    ]
 
 
 class ForgettingWork:
@@ -61,16 +105,19 @@ class ForgettingWork:
         self._begun = 0
         self._cleaned: dict[tuple[BrokerId, str], tuple[Folder, frozenset[bytes]]] = {}
         """What each broker has confirmed for the disk that it had, by the partition's name."""
+        keyed = [load for load in loads if isinstance(load, ForgottenLoad)]
+        self._auditors = [KeyedAuditor(cluster, [load], Random(random.getrandbits(64))) for load in keyed]
         for load in loads:
-            load.history.erasures = ErasedHistory(load.history.name)
+            load.history.erasures = ErasedHistory(load.history.name, load.key_of)
 
-    def actors(self) -> list[ForgettingWork]:
-        return [self] * len(self._clients)
+    def actors(self) -> list[ForgettingWork | KeyedAuditor]:
+        return [*[self] * len(self._clients), *self._auditors]
 
     def begin(self) -> None:
         """Connects. Nothing is erased while brokers are too old."""
         if self._loads:
-            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(CLIENTS)]
+            count = 1 if self._auditors else CLIENTS  # A compacted log has one erasure at a time.
+            self._clients = [self._cluster.client(f"{self.key} {number}") for number in range(count)]
 
     async def run(self, *, until: asyncio.Event, pause_s: float) -> None:
         client = self._clients[self._begun]
@@ -82,28 +129,46 @@ class ForgettingWork:
             if values:
                 # Mostly what was written last: it may not be flushed, or committed on all replicas.
                 some = values[-8:] if self._random.random() < 0.6 else values  # noqa: PLR2004
-                count = self._random.randint(1, TOGETHER_MAX)
-                await self._erase(
-                    client, load, sorted({key_of(self._random.choice(some)) for _ in range(count)}), until
-                )
+                texts = [self._random.choice(some) for _ in range(self._random.randint(1, TOGETHER_MAX))]
+                try:
+                    await self._erase(client, load, self._wanted(load, texts), until)
+                except HistoryError as error:
+                    self._cluster.chronicle.violate(str(error))
+                    break
         client.close()
 
-    async def _erase(self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], until: asyncio.Event) -> None:
-        """Erases the records of keys that are there now."""
+    def _wanted(self, load: PartitionLoad, texts: list[bytes]) -> Wanted:
+        """Returns an erasure of the keys of records; in a compacted log sometimes of one by its offset."""
+        search_id = self._random.getrandbits(128).to_bytes(16, "big")
+        if isinstance(load, ForgottenLoad) and self._random.random() < OFFSETS_SHARE:
+            offset = load.history.places[texts[0]]
+            return Wanted(search_id, {load.key_of(texts[0]): offset}, offset, self._random.random() < 0.5)  # noqa: PLR2004
+        return Wanted(search_id, {load.key_of(text): NEVER for text in sorted(texts)}, None, False)
+
+    async def _erase(self, client: ClusterClient, load: PartitionLoad, wanted: Wanted, until: asyncio.Event) -> None:
+        """Erases the records that are there now. Errors: HistoryError."""
         history, erasures = load.history, load.history.erasures
         assert erasures is not None
-        texts = frozenset(text for text in history.places if key_of(text) in keys)
-        erasures.named_keys.update(keys)
+        texts = frozenset(text for text, offset in history.places.items() if wanted.has(load.key_of(text), offset))
+        erasures.wanted[wanted.search_id] = wanted.ends
         voids, deadline = history.voids, self._cluster.loop.time() + WITHIN_S
-        search_id = self._random.getrandbits(128).to_bytes(16, "big")
-        self._note(f"erases {keys} of {history.name}: {len(texts)} known records")
-        found: tuple[Offset, Offset] | None = None
+        newer = newer_versions(load, wanted)
+        self._note(f"erases {wanted} of {history.name}: {len(texts)} known records")
+        found: FoundPartition | None = None
         while found is None:
             if until.is_set() or self._cluster.loop.time() > deadline:
                 self.counts["not found in time"] += 1
                 return
-            found = await self._find(client, load, keys, search_id)
-        log_start, end = found
+            found = await self._find(client, load, wanted)
+        if found.error_code:
+            self.counts["newest version"] += 1
+            newer = [each for each in newer if not erasures.may_lack(each)]
+            if newer and history.voids == voids:
+                history.fail(f"{wanted} is called the newest version, and {newer} were acknowledged before")
+            return
+        log_start, end = max(found.log_start_offset, 0), found.erasures_end
+        if history.voids == voids:
+            erasures.check_end(wanted.search_id, found.searched_to)
         if end < 0:
             self.counts["nothing found"] += 1
             return
@@ -119,7 +184,7 @@ class ForgettingWork:
             await asyncio.sleep(_RETRY_S / 4)
         if history.voids == voids:
             self.counts["acknowledged"] += 1
-            self._note(f"erased {keys} of {history.name} by {end}")
+            self._note(f"erased {wanted} of {history.name} by {end}")
             erasures.erased |= texts
             erasures.clean |= texts
             for broker_id, disk in confirmed.items():
@@ -131,14 +196,19 @@ class ForgettingWork:
         state = self._cluster.partition(load.topic, load.partition)
         return set() if state is None else set(state.replicas)
 
-    async def _find(
-        self, client: ClusterClient, load: PartitionLoad, keys: list[bytes], search_id: bytes
-    ) -> tuple[Offset, Offset] | None:
-        """Returns the log start and the end of the erasures; None if it has to be asked again."""
-        rows = [FindRecordsPartition(partition_index=load.partition)]
-        topics = [FindRecordsTopic(name=load.topic, partitions=rows)]
+    async def _find(self, client: ClusterClient, load: PartitionLoad, wanted: Wanted) -> FoundPartition | None:
+        """Returns what the leader has erased, or its refusal; None if it has to be asked again."""
+        offset = wanted.offset
+        offsets = [] if offset is None else [RecordOffsets(first_offset=offset, last_offset=offset)]
+        rows = [FindRecordsPartition(partition_index=load.partition, offsets=offsets)]
         request = FindRecordsRequest(
-            search_id=search_id, topics=topics, keys=keys, timeout_ms=_TIMEOUT_MS, ranges_max=0, erase=True
+            search_id=wanted.search_id,
+            topics=[FindRecordsTopic(name=load.topic, partitions=rows)],
+            keys=list(wanted.ends) if offset is None else [],
+            timeout_ms=_TIMEOUT_MS,
+            ranges_max=0,
+            erase=True,
+            force=wanted.force,
         )
         try:
             leader = await client.leader(load.topic, load.partition)
@@ -147,15 +217,15 @@ class ForgettingWork:
             client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
-        row = None if answer.error_code else answer.topics[0].partitions[0]
+        row: FoundPartition | None = None if answer.error_code else answer.topics[0].partitions[0]
         code = answer.error_code if row is None else row.error_code
         self.counts[f"FindRecords {ErrorCode(code).name}"] += 1
-        if row is None or code:
+        if row is None or (code and code != ErrorCode.POLICY_VIOLATION):
             client.forget(load.topic, load.partition)
             await asyncio.sleep(_RETRY_S)
             return None
         self._note(f"broker {leader} found {row.record_count} of {load.history.name}, erased by {row.erasures_end}")
-        return max(row.log_start_offset, 0), row.erasures_end
+        return row
 
     async def _confirms(
         self, client: ClusterClient, load: PartitionLoad, broker_id: BrokerId, log_start: Offset, end: Offset
@@ -177,14 +247,16 @@ class ForgettingWork:
         if log is None or load.history.records_are_void:
             return
         self.counts["looked at"] += 1
-        for path, left in self._left_in(machine, log, texts):
+        for path, left in self._left_in(load, machine, log, texts):
             self._cluster.chronicle.violate(f"E3: {machine.host} {when}, and {path} has {left[:3]}")
 
-    def _left_in(self, machine: Machine, log: Log, texts: frozenset[bytes]) -> list[tuple[str, list[bytes]]]:
+    def _left_in(
+        self, load: PartitionLoad, machine: Machine, log: Log, texts: frozenset[bytes]
+    ) -> list[tuple[str, list[bytes]]]:
         """Returns the files of a replica with one of the records."""
         found = []
         for path, content in files_of(self._cluster, machine, log):
-            left = sorted(text for _, text in records_of(content) if text in texts)
+            left = sorted(texts & {load.text_in_file(each) for _, each in records_of(content)})
             if left:
                 found.append((path, left))
         return found
@@ -199,7 +271,7 @@ class ForgettingWork:
             if log is None or not texts or disk is not machine.filesystem.root:
                 continue
             self.counts["looked at after a death"] += 1
-            for path, left in self._left_in(machine, log, texts):
+            for path, left in self._left_in(load, machine, log, texts):
                 self._cluster.chronicle.violate(
                     f"E3: {machine.host} had confirmed an erasure when its broker died, and {path} has {left[:3]}"
                 )
@@ -211,6 +283,8 @@ class ForgettingWork:
 
     async def check_end(self) -> None:
         """Checks each replica of partitions that have a leader again. Errors: HistoryError."""
+        for auditor in self._auditors:
+            auditor.look_at_all()
         for load in self._loads:
             if not cluster_end.can_be_led(self._cluster, load.topic, load.partition):
                 continue
@@ -222,33 +296,37 @@ class ForgettingWork:
             for machine, log in logs:
                 self._note(f"{machine.host} is read: {log.describe()}")
                 offsets = {offset for offset in self.read_replica(load, log) if offset >= start}
-                if first is not None and offsets != first:
+                if first is not None and offsets != first and not isinstance(load, ForgottenLoad):
                     load.history.fail(f"E2: {machine.host} has not the same records as others: {offsets ^ first}")
                 first = offsets
             texts = erasures.erased_values(load.history.places) | erasures.clean
             await cluster_end.until(
                 self._cluster,
-                partial(self._are_clean, logs, texts),
+                partial(self._are_clean, load, logs, texts),
                 f"E3: no file of {load.history.name} has an erased record",
                 CLEAN_WITHIN_S,
             )
 
-    def _are_clean(self, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
-        return not any(self._left_in(machine, log, texts) for machine, log in logs)
+    def _are_clean(self, load: PartitionLoad, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
+        return not any(self._left_in(load, machine, log, texts) for machine, log in logs)
 
     def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
         """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
         position, records = log.log_start_offset, dict[Offset, bytes]()
         while position < log.log_end_offset:
-            found = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice
-            if found is None:
+            read = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice
+            if read is None:
                 break
-            before, content = position, content_of(found)
+            before, content = position, content_of(read)
             for batch_position, header in iterate_batches(content):
                 position = max(position, header.next_offset)
                 if not header.is_control:
                     batch = content[batch_position : batch_position + header.size_bytes]
-                    records |= {offset: value for offset, value in records_of(batch) if offset >= log.log_start_offset}
+                    records |= {
+                        offset: load.text_in_file(found)
+                        for offset, found in records_of(batch)
+                        if offset >= log.log_start_offset
+                    }
             if position == before:
                 break
         load.history.check_gaps(records, log.log_start_offset, log.log_end_offset)

@@ -36,6 +36,8 @@ COMPACTED_WITHIN_S: Final = 15.0
 SUPERSEDED_SHARE_MAX: Final = 0.6
 SUPERSEDED_MAX: Final = 12
 _HEADER: Final = b"text"
+_VALUE: Final = b"v"
+"""Texts begin with a digit."""
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -110,12 +112,18 @@ class KeyedLoad(PartitionLoad):
         found: list[UnplacedRecord] = []
         for text in values:
             identity = Identity.of(text)
-            content = None if identity.is_tombstone else b"v"
+            content = None if identity.is_tombstone else _VALUE
             found.append((self.timestamp_ms(random), identity.key, content, ((_HEADER, text),)))
         return found
 
     def text_of(self, record: Record) -> bytes:
         return next((bytes(value or b"") for name, value in record.headers if name == _HEADER), b"")
+
+    def text_in_file(self, found: bytes) -> bytes:
+        return found.removeprefix(_VALUE)
+
+    def key_of(self, text: bytes) -> bytes:
+        return Identity.of(text).key
 
     def on_committed(self, header: object) -> None:
         next_offset: Offset = header.next_offset  # type: ignore[attr-defined]
@@ -165,6 +173,8 @@ class KeyedReader(Reader):
                 break
             position = self.next_offset
         if position < answer[0].high_watermark:
+            if self.load.history.erasures is not None:
+                return None  # Readers wait where an erasure isn't committed yet.
             self.load.history.fail(
                 f"R3: nothing is read at {position}, and the high watermark is {answer[0].high_watermark}"
             )
@@ -228,6 +238,11 @@ class KeyedAuditor:
             except HistoryError as error:
                 self._cluster.chronicle.violate(str(error))
                 break
+
+    def look_at_all(self) -> None:
+        """Checks all replicas of all partitions. Errors: HistoryError."""
+        for load in self._loads:
+            self.look(load)
 
     def look(self, load: KeyedLoad) -> None:
         """Checks all replicas of a partition. Errors: HistoryError."""

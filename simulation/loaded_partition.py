@@ -134,6 +134,14 @@ class LoadedPartition:
         """Returns the value of a record."""
         return bytes(record.value or b"")
 
+    def text_in_file(self, found: bytes) -> bytes:
+        """Returns the text of a record, of whose value and headers `found` consists."""
+        return found
+
+    def key_of(self, text: bytes) -> bytes:
+        """Returns the key of a record that erasures name."""
+        return key_of(text)
+
     def make_client(self, name: str) -> ClusterClient:
         return self._make_client(name)
 
@@ -282,7 +290,8 @@ class Actor:
             ):
                 if record.offset >= offset:
                     found[record.offset] = self.load.text_of(record)
-                    if self.load.history.erasures is not None and record.key != key_of(found[record.offset]):
+                    erasures = self.load.history.erasures
+                    if erasures is not None and record.key != erasures.key_of(found[record.offset]):
                         raise HistoryError(f"E2: {self.load.history.name}: {record.key!r} is at {record.offset}")
         return found
 

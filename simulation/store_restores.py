@@ -176,14 +176,12 @@ def _copy(found: list[Row], revision: Revision) -> MetadataCopy:
 
 
 def _check_losses(cluster: ClusterWorld, plan: recovery.RecoveryPlan, before: MetadataImage) -> None:
-    """Checks that an operator must accept a loss only if every complete replica may have lost something."""
+    """Checks that an operator must accept a loss only where records were lost, or complete replicas may lack some."""
     for each in plan.partitions:
-        topic = before.topics.get(each.topic)
-        if (
-            each.loss
-            and topic is not None
-            and not cluster.invariants.promises.all_may_lack_records(topic.partitions[each.partition])
-        ):
+        topic, promises = before.topics.get(each.topic), cluster.invariants.promises
+        if not each.loss or topic is None or promises.committed(topic.topic_id, each.partition).is_void:
+            continue
+        if not promises.all_may_lack_records(topic.partitions[each.partition]):
             cluster.chronicle.violate(f"a recovery says that records are lost, and some replica has them: {each.loss}")
 
 

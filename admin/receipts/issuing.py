@@ -24,6 +24,7 @@ from lowtide.protocol.erasure_ledger_records import (
     NamedKey,
     NamedRecords,
     SelectorKind,
+    StandingKey,
 )
 from lowtide.protocol.types import BrokerId, LeaderEpoch, Offset, TopicId, topic_id_text
 
@@ -56,7 +57,7 @@ def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Pla
     found: dict[Place, PartitionLedger] = {}
     for entry in entries:
         key, value = entry.key, entry.value
-        if key.erasure_id != erasure_id:
+        if isinstance(key, StandingKey) or key.erasure_id != erasure_id:
             continue
         each = found.setdefault((key.topic_id, key.partition), PartitionLedger({}, {}))
         if isinstance(key, NamedKey):

@@ -33,7 +33,7 @@ DYNAMIC_KEYS: Final = frozenset(
     | {"max.connection.creation.rate"}
     | {"log.retention.commitoffset.enable"}
     | {"log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second"}
-    | {"lowtide.erasure.io.max.bytes.per.second"}
+    | {"lowtide.erasure.io.max.bytes.per.second", "lowtide.erasure.standing.interval.ms"}
     | {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     | {"replica.alter.log.dirs.io.max.bytes.per.second"}
     | {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}

@@ -59,6 +59,8 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
     ConfigKey("lowtide.log.erasure.key.filter", Type.STRING, "search", OneOf(("none", "search")), "The default of lowtide.erasure.key.filter: whether searches build filters of keys."),
     ConfigKey("lowtide.erasure.io.max.bytes.per.second", Type.DOUBLE, "268435456", at_least(0),
               "The maximum rate at which a broker reads logs to search them for records, and at which it then rewrites them; 0 means no limit."),
+    ConfigKey("lowtide.erasure.standing.interval.ms", Type.LONG, "60000", at_least(1_000),
+              "How often a broker searches what was written to the topics of standing erasures."),
     ConfigKey("lowtide.log.retention.commitoffset.groups", Type.LIST, "", DELETING_GROUPS,
               "The default of lowtide.retention.commitoffset.groups: the groups whose commits delete consumed records."),
     ConfigKey("lowtide.log.free.deleted", Type.BOOLEAN, "true", None,

@@ -34,6 +34,8 @@ from lowtide.replication.config_changes import Operation
 ROWS_MAX: Final = 1_000
 """The most lines of one request, or of one part of a large one. A line `and more` counts the others."""
 
+_NAMES_SHOWN: Final = 100
+
 UNKNOWN_RESULT: Final = "unknown"
 
 
@@ -172,6 +174,21 @@ def _found_records(request: Any, answer: Any, _before: Any, broker: BrokerContex
                 "result": _result(row.error_code),
             }
             yield "records named for erasure", fields, row.erasures_end >= 0
+
+
+def _changed_standing(request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
+    """A line of a standing erasure. The digests of its keys are secret."""
+    fields = {
+        "erasure_id": request.erasure_id.hex(),
+        "topics": [short(name) for name in request.topics[:_NAMES_SHOWN]],
+        "patterns": [short(name) for name in request.patterns[:_NAMES_SHOWN]],
+        "keys": len(request.digests),
+        "ends_ms": answer.ends_ms,
+        "result": _result(answer.error_code),
+    }
+    event = "standing erasure begun" if request.lasts_ms else "standing erasure ended"
+    if any(request.erasure_id):  # Without an id it is only asked whether the broker knows the request.
+        yield event, fields, answer.error_code == ErrorCode.NONE
 
 
 def _deleted_topics(_request: Any, answer: Any, _before: Any, _broker: BrokerContext) -> Iterator[AuditLine]:
@@ -323,5 +340,6 @@ CHANGED_TOKEN: Final = AuditLines(AuditEvent.CHANGES, _changed_token, before=_to
 CHANGED_FEATURES: Final = AuditLines(AuditEvent.CHANGES, _changed_features)
 DELETED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _deleted_records, before=_log_starts)
 ERASED_RECORDS: Final = AuditLines(AuditEvent.DELETES, _erased_records)
+CHANGED_STANDING: Final = AuditLines(AuditEvent.DELETES, _changed_standing)
 FOUND_RECORDS: Final = AuditLines(AuditEvent.DELETES, _found_records)
 DELETED_TOPICS: Final = AuditLines(AuditEvent.DELETES, _deleted_topics)

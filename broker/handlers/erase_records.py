@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
-from lowtide.broker.authorizer.resources import Operation
+from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import ERASED_RECORDS
@@ -86,9 +86,7 @@ class EraseRecordsHandler:
     async def _erased(
         self, request: EraseRecordsRequest, context: RequestContext
     ) -> dict[TopicPartition, ErasedPartition]:
-        allowed = allowed_topics(
-            self._broker.authorizer, context, Operation.DELETE, {topic.name for topic in request.topics}
-        )
+        allowed = self._allowed(request, context)
         rows: dict[TopicPartition, ErasedPartition] = {}
         begun: list[tuple[ErasedPartition, Log, EraseGoal]] = []
         erasing = _Erasures()
@@ -122,6 +120,18 @@ class EraseRecordsHandler:
             clean = [each for each in begun if each[0].error_code == ErrorCode.NONE]
             await self._record(bytes(request.erasure_id), str(context.principal), clean, deadline)
         return rows
+
+    def _allowed(self, request: EraseRecordsRequest, context: RequestContext) -> frozenset[str]:
+        """Returns the topics whose records the client may erase.
+
+        A broker may ask for what erasures name, which are committed, but not for records below an offset.
+        """
+        authorizer, names = self._broker.authorizer, frozenset(topic.name for topic in request.topics)
+        if all(row.offset == 0 and row.erasures_end > 0 for topic in request.topics for row in topic.partitions) and (
+            authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
+        ):
+            return names
+        return allowed_topics(authorizer, context, Operation.DELETE, names)
 
     async def _record(
         self, erasure_id: bytes, principal: str, clean: list[tuple[ErasedPartition, Log, EraseGoal]], deadline: float

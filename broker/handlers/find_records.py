@@ -8,9 +8,8 @@ minute. Its result is kept as long, unless others need the room. If a partition 
 
 With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
 answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
-erasure is still known. In a log that is or was
-compacted the followers search too (`compacted_erasures.py`): since v1 a leader asks them with a `replica_epoch`, which
-needs CLUSTER_ACTION.
+erasure is still known. In a log that is or was compacted the followers search too (`compacted_erasures.py`): since v1 a
+leader asks them with a `replica_epoch`, which needs CLUSTER_ACTION.
 
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
@@ -19,9 +18,10 @@ NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), IN
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
 many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
 NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while the
-erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION
-for anything but keys, THROTTLING_QUOTA_EXCEEDED during another erasure, REASSIGNMENT_IN_PROGRESS while it moves to
-another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors of `ReplicaSearches.search`.
+erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for records with too many keys, and for
+offsets of the newest version of a key without `force`, THROTTLING_QUOTA_EXCEEDED during another erasure,
+REASSIGNMENT_IN_PROGRESS while it moves to another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors
+of `ReplicaSearches.search`.
 
 KIPs: 107.
 """
@@ -36,15 +36,12 @@ from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
-from lowtide.broker.ledger.erasure_ledger import ErasureLedger
-from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey, search_parts
+from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser
-from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.routes import HandlerSpec
-from lowtide.broker.partitions.log_searches import LogSearches
-from lowtide.broker.partitions.replica_searches import ReplicaSearches, SearchParts
+from lowtide.broker.partitions.older_versions import ErasureTerms
+from lowtide.broker.partitions.replica_searches import ReplicaSearches, SearchParts, WantedRecords
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
@@ -113,12 +110,13 @@ class FindRecordsHandler:
         if [len(topic.partitions) for topic in request.topics] != [1]:
             return FindRecordsResponse(error_code=ErrorCode.INVALID_REQUEST)
         topic = request.topics[0]
-        selector = _shared_selector(request) or _offset_selector(topic.partitions[0])
         row = FoundPartition(partition_index=topic.partitions[0].partition_index, error_code=ErrorCode.NONE)
-        found = await self._replica_searches.search(request, selector)
-        if isinstance(found, SearchedLog):
-            _fill_found(row, found, request.ranges_max)
-            row.timestamps, row.leader_epochs = list(found.records.timestamps), list(found.records.leader_epochs)
+        found = await self._replica_searches.search(request, _wanted(request))
+        if not isinstance(found, Refusal):
+            searched, ends = found
+            _fill_found(row, searched, request.ranges_max)
+            row.timestamps, row.leader_epochs = list(searched.records.timestamps), list(searched.records.leader_epochs)
+            row.keys, row.key_ends = list(ends), list(ends.values())
         else:
             row.error_code, row.error_message = found.error_code, found.message or None
         return FindRecordsResponse(error_code=ErrorCode.NONE, topics=[FoundTopic(name=topic.name, partitions=[row])])
@@ -138,7 +136,11 @@ class FindRecordsHandler:
                     rows[key].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     continue
                 selector = _offset_selector(row) if shared is None else shared
-                found = self._joined(SearchKey(request.search_id, key, request.erase), topic.topic_id, selector, client)
+                terms, search_key = (
+                    ErasureTerms(selector, request.force),
+                    SearchKey(request.search_id, key, request.erase),
+                )
+                found = self._joined(search_key, topic.topic_id, terms, client)
                 if isinstance(found, KeptSearch):
                     joined[key] = found
                 else:
@@ -157,13 +159,13 @@ class FindRecordsHandler:
         return FindRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
     def _joined(
-        self, key: SearchKey, topic_id: TopicId, selector: RecordSelector, client: str
+        self, key: SearchKey, topic_id: TopicId, terms: ErasureTerms, client: str
     ) -> KeptSearch | tuple[ErrorCode, str | None]:
         """Returns the search of a partition, begun now if necessary, or the error."""
         partition = self._checked(key.partition, topic_id)
         if isinstance(partition, ErrorCode):
             return partition, None
-        joined = self._kept.joined(key, partition, selector, client)
+        joined = self._kept.joined(key, partition, terms, client)
         return joined if isinstance(joined, KeptSearch) else (joined.error_code, joined.message or None)
 
     def _checked(self, key: TopicPartition, topic_id: TopicId) -> Partition | ErrorCode:
@@ -193,20 +195,43 @@ def _refusal(request: FindRecordsRequest) -> str | None:
         return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
     if not 0 <= request.ranges_max <= (RANGES_MAX if request.replica_epoch < 0 else FOUND_MAX):
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
-    if not rows:
-        return None
+    return _selector_refusal(request, rows) if rows else None
+
+
+def _selector_refusal(request: FindRecordsRequest, rows: list[FindRecordsPartition]) -> str | None:
+    """Returns why the selectors are refused; None if they are valid."""
     has_offsets = any(row.offsets for row in rows)
-    if bool(request.keys) + (request.header_name is not None) + has_offsets != 1:
+    named = (request.header_name is not None) + has_offsets
+    if request.key_ends:
+        if len(request.key_ends) != len(request.keys) or named != 1 or request.replica_epoch < 0:
+            return "Only a leader gives ends: one for each key, beside the header or the offsets that it was given."
+    elif bool(request.keys) + named != 1:
         return "A search has one selector: keys, a header, or offsets."
-    shared = _shared_selector(request)
-    refusals = (why_invalid(each) for each in ([_offset_selector(row) for row in rows] if shared is None else [shared]))
-    return next((refusal for refusal in refusals if refusal is not None), None)
+    selectors: list[RecordSelector] = [each for each in (_key_selector(request), _header_selector(request)) if each]
+    if has_offsets:
+        selectors += map(_offset_selector, rows)
+    return next((refusal for refusal in map(why_invalid, selectors) if refusal is not None), None)
+
+
+def _wanted(request: FindRecordsRequest) -> WantedRecords:
+    """Returns what a leader asks for."""
+    named: RecordSelector | None = _header_selector(request)
+    row = request.topics[0].partitions[0]
+    if row.offsets:
+        named = _offset_selector(row)
+    return WantedRecords(_key_selector(request), dict(zip(request.keys, request.key_ends, strict=False)), named)
 
 
 def _shared_selector(request: FindRecordsRequest) -> RecordSelector | None:
     """Returns the selector of all partitions; None if each has its own offsets."""
-    if request.keys:
-        return KeySelector(frozenset(request.keys))
+    return _key_selector(request) or _header_selector(request)
+
+
+def _key_selector(request: FindRecordsRequest) -> KeySelector | None:
+    return KeySelector(frozenset(request.keys)) if request.keys else None
+
+
+def _header_selector(request: FindRecordsRequest) -> HeaderSelector | None:
     return None if request.header_name is None else HeaderSelector(request.header_name, request.header_value)
 
 
@@ -238,18 +263,11 @@ def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> Non
     row.has_more = len(ranges) > ranges_max
 
 
-def handler(
-    broker: BrokerContext,
-    searches: LogSearches,
-    peers: PeerClients | None,
-    ledger: ErasureLedger,
-    marks: ErasureMarks,
-) -> HandlerSpec:
+def handler(broker: BrokerContext, searching: SearchParts, eraser: SearchEraser) -> HandlerSpec:
     """Returns the handler."""
-    parts = search_parts(broker, searches, peers)
     return HandlerSpec(
         key=ApiKey.FIND_RECORDS,
         guard=CHECKS_ITSELF,
-        handle_later=FindRecordsHandler(parts, broker, SearchEraser(broker, ledger, marks)).handle,
+        handle_later=FindRecordsHandler(searching, broker, eraser).handle,
         audit=FOUND_RECORDS,
     )

@@ -32,14 +32,14 @@ from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
-from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.lost_erasures import ErasureParts
+from lowtide.broker.ledger.search_eraser import SearchEraser
+from lowtide.broker.ledger.standing_erasures import ErasureParts
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange
 from lowtide.broker.observation.health import BrokerObservation, Vitals
 from lowtide.broker.observation.history import LogHistory
-from lowtide.broker.partitions.log_searches import LogSearches
+from lowtide.broker.partitions.replica_searches import SearchParts
 from lowtide.broker.retention.explained import Explanations
 from lowtide.broker.retention.log_retention import Retention
 from lowtide.metadata.image import MetadataImage
@@ -79,17 +79,17 @@ class HandlerParts(NamedTuple):
             Callable[[], MetadataImage]: lambda: broker.metadata.image,
             ConfigAdministrator: self.configs,
             ErasureLedger: erasures.ledger,
-            ErasureMarks: erasures.marks,
             Explanations: Explanations(broker, self.retention),
             GroupCoordinator: groups,
             LogHistory: self.observed.history,
-            LogSearches: self.observed.searches,
             Mapping[ApiKey, VersionRange]: dispatcher.advertised,
             Mapping[tuple[int, int], Route | None]: dispatcher.routes,
             MarkerWriter: transactions.writer,
             OffsetsTopic | None: None if shares is None else shares.coordinator.topic,
             PartitionAdministrator: PartitionAdministrator(broker),
             PeerClients | None: peers,
+            SearchEraser: erasures.eraser,
+            SearchParts: erasures.searching,
             Spread: spread,
             TokenAdministrator: TokenAdministrator(broker, spread),
             TopicAdministrator: self.topics,

@@ -13,16 +13,15 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.ledger.search_eraser import SearchErasure
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted
-from lowtide.broker.partitions.replica_searches import SearchParts
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchFailure
 
 if TYPE_CHECKING:
-    from lowtide.broker.context import BrokerContext
-    from lowtide.broker.network.peer_client import PeerClients
-    from lowtide.broker.partitions.log_searches import LogSearches, PartitionSearch
+    from lowtide.broker.partitions.log_searches import PartitionSearch
+    from lowtide.broker.partitions.older_versions import ErasureTerms
+    from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.replication.partition import Partition
     from lowtide.storage.erasures.record_search import RecordSelector
 
@@ -33,11 +32,17 @@ IDS_SHARE: Final = 8
 KEPT_MS: Final = 60_000
 """How long a search and its result are kept after the last request."""
 
+REPLICAS_KEPT_MS: Final = 10_000
+"""The same for a search of all replicas: until it ends, no other replica joins the ISR."""
+
+_LOOK_S: Final = REPLICAS_KEPT_MS / 4_000
+
 CODES: Final = {
     SearchFailure.CHANGED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.MOVED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.CUT: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     SearchFailure.TOO_MANY: ErrorCode.POLICY_VIOLATION,
+    SearchFailure.TOO_MANY_KEYS: ErrorCode.POLICY_VIOLATION,
     SearchFailure.UNREADABLE: ErrorCode.KAFKA_STORAGE_ERROR,
     SearchFailure.BUSY: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     SearchFailure.CANCELLED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -59,15 +64,15 @@ class SearchKey(NamedTuple):
 class KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "selector")
+    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "terms")
 
     def __init__(
-        self, running: PartitionSearch, selector: RecordSelector, client: str, compacted: CompactedErasure | None
+        self, running: PartitionSearch, terms: ErasureTerms, client: str, compacted: CompactedErasure | None
     ) -> None:
         self.running = running
         self.erasure = SearchErasure(running, compacted)
         self.client = client
-        self.selector = selector
+        self.terms = terms
         self.askers = 0
         """Requests that wait for it."""
         self.left_ms = 0
@@ -88,6 +93,11 @@ class KeptSearch:
         return self.running.done if compacted is None else compacted.done
 
     @property
+    def kept_ms(self) -> int:
+        """How long it is kept after the last request."""
+        return KEPT_MS if self.erasure.compacted is None else REPLICAS_KEPT_MS
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing can be joined: it has failed, or its partition has changed."""
         return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
@@ -101,12 +111,10 @@ class KeptSearches:
         self._kept: dict[SearchKey, KeptSearch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def joined(
-        self, key: SearchKey, partition: Partition, selector: RecordSelector, client: str
-    ) -> KeptSearch | Refusal:
+    def joined(self, key: SearchKey, partition: Partition, terms: ErasureTerms, client: str) -> KeptSearch | Refusal:
         """Returns the search of a partition that is led here, begun now if necessary, or why there is none."""
         kept = self._kept.get(key)
-        if kept is not None and (kept.selector, kept.client) != (selector, client):
+        if kept is not None and (kept.terms, kept.client) != (terms, client):
             return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
         if kept is not None and kept.is_over:
             self._forget(key)  # The failure was answered, or nobody was there to read it.
@@ -116,24 +124,26 @@ class KeptSearches:
         if not self._has_room(key.search_id, client):
             return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS)
         is_by_all = key.erase and is_compacted(partition.log)
-        refusal = why_not_searchable(self._parts.replicas, partition, selector) if is_by_all else None
+        refusal = why_not_searchable(self._parts.replicas, partition) if is_by_all else None
         if refusal is not None:
             return refusal
-        running = self._begun(partition, selector)
+        running = self._begun(partition, terms.selector, with_keys=is_by_all and terms.must_widen)
         if isinstance(running, SearchFailure):
             return Refusal(CODES[running], running.sentence)
         erasure = None
         if is_by_all:
-            erasure = CompactedErasure(self._parts, running, selector)
+            erasure = CompactedErasure(self._parts, running, terms)
             erasure.begin()
-        kept = self._kept[key] = KeptSearch(running, selector, client, erasure)
+        kept = self._kept[key] = KeptSearch(running, terms, client, erasure)
         self._set_timer()
         return kept
 
-    def _begun(self, partition: Partition, selector: RecordSelector) -> PartitionSearch | SearchFailure:
+    def _begun(
+        self, partition: Partition, selector: RecordSelector, *, with_keys: bool
+    ) -> PartitionSearch | SearchFailure:
         """Begins a search; forgets finished ones, the oldest first, if there are too many."""
         while True:
-            begun = self._parts.searches.begin(partition, selector, partition.log.log_end_offset)
+            begun = self._parts.searches.begin(partition, selector, partition.log.log_end_offset, with_keys=with_keys)
             if begun is not SearchFailure.BUSY or not self._forget_finished(None):
                 return begun
 
@@ -186,16 +196,12 @@ class KeptSearches:
 
     def _set_timer(self) -> None:
         if self._timer is None and self._kept:
-            self._timer = asyncio.get_running_loop().call_later(KEPT_MS / 4000, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        before_ms = self._parts.clock.monotonic_ms() - KEPT_MS
-        for key in [key for key, kept in self._kept.items() if not kept.askers and kept.left_ms <= before_ms]:
-            self._forget(key)
+        now_ms = self._parts.clock.monotonic_ms()
+        for key, kept in list(self._kept.items()):
+            if not kept.askers and now_ms >= kept.left_ms + kept.kept_ms:
+                self._forget(key)
         self._set_timer()
-
-
-def search_parts(broker: BrokerContext, searches: LogSearches, peers: PeerClients | None) -> SearchParts:
-    """Returns the parts of a broker."""
-    return SearchParts(broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks)

@@ -5,10 +5,9 @@ returns nothing to consumers (`LogErasures.withheld`) until it has read the ledg
 record is erased only if it has the leader epoch and the timestamp that the ledger names: another one may have its
 offset now.
 
-In a log that is or was compacted all members of the maximal ISR search for the named offsets, as for a new erasure
-(`compacted_erasures.py`), and the other replicas start over: one may have a named record that the leader has compacted
-away. No log can be searched for the keys again, because the ledger has none. So an older version that no erasure names,
-because all who searched had compacted it away, may be read again. The broker's log says so.
+In a log that is or was compacted all members of the maximal ISR search, as for a new erasure (`compacted_erasures.py`):
+for the named records and for older versions of their keys. Other replicas start over. The ledger has no keys. So an
+older version can be read again if no replica that searches has a named record with its key; the broker's log says so.
 
 Guards: consumers wait as long as the ledger can't be read. A mark is lowered only after the ledger was read.
 """
@@ -17,15 +16,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.kept_searches import search_parts
-from lowtide.broker.partitions.compacted_erasures import CompactedErasure
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import append_erasures, is_compacted
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRecords
+from lowtide.broker.partitions.older_versions import ErasureTerms
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
@@ -35,8 +34,6 @@ from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
 
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
-    from lowtide.broker.network.peer_client import PeerClients
-    from lowtide.broker.partitions.log_searches import LogSearches
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.metadata.image import ImageDelta, MetadataImage
     from lowtide.replication.partition import Partition
@@ -54,11 +51,13 @@ NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
 class LostErasures:
     """The partitions led here whose erasures are to be repeated."""
 
-    def __init__(self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, parts: SearchParts) -> None:
+    def __init__(
+        self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, searching: SearchParts
+    ) -> None:
         self._broker = broker
         self._ledger = ledger
         self._marks = marks
-        self._parts = parts
+        self._searching = searching
         self._suspected: set[TopicPartition] = set()
         """Partitions led here that have erasures and have changed."""
         self._running = False
@@ -114,108 +113,94 @@ class LostErasures:
             self._running = False
 
     async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
-        """Appends the erasures that the log lacks, and notes that it has them. Leaves it to the next tick otherwise."""
+        """Appends the erasures that the log lacks, and notes that it has them.
+
+        If that fails, the next tick repeats it.
+        """
         log, leader_epoch = partition.log, partition.leader_epoch
         ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
-        selector = OffsetSelector(ranges.ranges())
-        count: int | None
+        outcome = await self._searching.searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
+        if not isinstance(outcome, SearchedLog):
+            self._broker.log.warning(
+                "log can't be searched for erased records",
+                partition=str(partition.topic_partition),
+                reason=outcome.value,
+            )
+            return
+        if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
+            return
         if is_compacted(log):
-            count = await self._repeat_in_compacted(partition, named, selector, deadline)
+            count = await self._repeat_everywhere(partition, named, outcome, deadline)
         else:
-            outcome = await self._parts.searches.search(partition, selector, log.log_end_offset)
-            if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
-                return
-            count = self._append(partition, named, outcome, None)
-        if count is None:
+            count = self._appended(partition, named, outcome.records)
+        if count < 0:
             return
         self._broker.log.info(
             "erasures were repeated because the log lacks them",
             partition=str(partition.topic_partition),
             erased=count,
-            absent=ranges.count - count,
+            absent=max(ranges.count - count, 0),
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
 
-    async def _repeat_in_compacted(
-        self, partition: Partition, named: NamedOffsets, selector: OffsetSelector, deadline: float
-    ) -> int | None:
-        """Repeats erasures of a log whose replicas may differ. Returns None also if not all can search now."""
-        leadership = partition.leadership
-        if leadership is not None and leadership.erasure_search is not None:
-            return None
-        running = self._parts.searches.begin(partition, selector, partition.log.log_end_offset)
+    def _appended(self, partition: Partition, named: NamedOffsets, found: FoundRecords) -> int:
+        """Appends the erasures of named records that are in the log. Returns how many; -1 if it can't."""
+        count, named_again = 0, OffsetRanges.union_of(each.left for each in partition.log.erasures.known)
+        for erasure_id, offsets in named.items():
+            present = still_there(found, offsets).without(named_again)
+            if present:
+                now_ms = self._broker.clock.wall_ms()
+                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
+                if isinstance(appended, ErrorCode):
+                    return -1
+                count += present.count
+        return count
+
+    async def _repeat_everywhere(
+        self, partition: Partition, named: NamedOffsets, own: SearchedLog, deadline: float
+    ) -> int:
+        """Erases in a compacted log, under one id, what all in-sync replicas have found. Returns as `_appended`.
+
+        A follower may have a named record that the leader has compacted away. At an offset where the leader has another
+        record nobody searches.
+        """
+        if not named or not own.end_offset:
+            return 0
+        there = OffsetRanges.union_of(still_there(own.records, offsets) for offsets in named.values())
+        others = own.records.ranges().without(there)
+        everyone = OffsetRanges.of_offsets(offset for offsets in named.values() for offset in offsets)
+        selector = OffsetSelector(everyone.without(others).between(0, own.end_offset - 1).ranges())
+        if why_not_searchable(self._broker.replicas, partition) is not None:
+            return -1
+        running = self._searching.searches.begin(partition, selector, own.end_offset, with_keys=True)
         if isinstance(running, SearchFailure):
-            return None
-        everywhere = CompactedErasure(self._parts, running, selector)
+            return -1
+        everywhere = CompactedErasure(self._searching, running, ErasureTerms(selector, force=True))
         everywhere.begin()
         try:
             async with asyncio.timeout_at(deadline):
                 await everywhere.done.wait()
-            count = self._append(partition, named, everywhere.outcome, everywhere)
+            outcome = everywhere.outcome
+            if not isinstance(outcome, SearchedLog) or isinstance(
+                everywhere.append(list(named)[-1], self._broker.clock.wall_ms()), Refusal
+            ):
+                return -1
         except TimeoutError:
-            self._not_searched(partition, everywhere.waits_for or "the leader's own search takes long")
-            return None
+            self._broker.log.warning(
+                "consumers wait until all in-sync replicas have searched for erased records",
+                partition=str(partition.topic_partition),
+                reason=everywhere.waits_for,
+            )
+            return -1
         finally:
             everywhere.cancel()
-            self._parts.searches.forget(running)
-        if count is not None:
-            self._broker.log.error(
-                "a compacted log had lost erasures: it may have older versions of the erased keys; erase them again",
-                partition=str(partition.topic_partition),
-                erasures=[str(erasure_id) for erasure_id in list(named)[:ERASURES_LOGGED]],
-            )
-        return count
-
-    def _append(
-        self,
-        partition: Partition,
-        named: NamedOffsets,
-        outcome: SearchedLog | SearchFailure | Refusal | None,
-        everywhere: CompactedErasure | None,
-    ) -> int | None:
-        """Appends the erasures of the named records that were found. Returns how many; None if it couldn't.
-
-        `everywhere` is the search of all replicas, in a compacted log.
-        """
-        if not isinstance(outcome, SearchedLog):
-            why = outcome.value if isinstance(outcome, SearchFailure) else "" if outcome is None else outcome.message
-            self._not_searched(partition, why)
-            return None
-        count, now_ms = 0, self._broker.clock.wall_ms()
-        named_again = OffsetRanges.union_of(each.left for each in partition.log.erasures.known)
-        for erasure_id, offsets in named.items():
-            present = still_there(outcome.records, offsets).without(named_again)
-            if everywhere is not None:
-                appended: Offset | ErrorCode | Refusal = everywhere.append(erasure_id, now_ms, present)
-            elif present:
-                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
-            else:
-                continue
-            if isinstance(appended, ErrorCode | Refusal):
-                return None
-            count += present.count
-        return count
-
-    def _not_searched(self, partition: Partition, reason: str) -> None:
-        self._broker.log.warning(
-            "erased records can't be searched", partition=str(partition.topic_partition), reason=reason
+            self._searching.searches.forget(running)
+        self._broker.log.error(
+            "a compacted log had lost erasures: it may have older versions of erased keys; erase them again",
+            partition=str(partition.topic_partition),
+            erasures=[str(erasure_id) for erasure_id in list(named)[:ERASURES_LOGGED]],
         )
-
-
-class ErasureParts(NamedTuple):
-    """The parts of a broker that keep the ledger of erasures."""
-
-    ledger: ErasureLedger
-    marks: ErasureMarks
-    lost: LostErasures
-
-
-def make_erasure_parts(
-    broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches, peers: PeerClients | None
-) -> ErasureParts:
-    """Creates the parts."""
-    marks, parts = ErasureMarks(broker), search_parts(broker, searches, peers)
-    return ErasureParts(ledger, marks, LostErasures(broker, ledger, marks, parts))
+        return len(outcome.records)
 
 
 def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:
@@ -223,7 +208,7 @@ def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) ->
     named: NamedOffsets = {}
     for entry in entries:
         value, key = entry.value, entry.key
-        if not isinstance(value, NamedRecords) or value.committed_ms < 0:
+        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
             continue
         if (key.topic_id, key.partition) != place:
             continue

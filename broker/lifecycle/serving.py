@@ -26,7 +26,7 @@ from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handler
 from lowtide.broker.handlers.share.registry import make_share_parts
 from lowtide.broker.http.readiness import BrokerStage
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
-from lowtide.broker.ledger.lost_erasures import make_erasure_parts
+from lowtide.broker.ledger.standing_erasures import make_erasure_parts
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace
@@ -216,6 +216,7 @@ class Serving:
             self._audit.on_tick,
             self.observed.history.on_tick,
             self.coordinators.erasures.lost.on_tick,
+            self.coordinators.erasures.standing.on_tick,
             DiskSpace(log_manager.directories, ports.clock, ports.loop, base.log).on_tick,
             MemoryUpkeep(ports.heap, ports.worker, ports.clock).on_tick,
             AnswerFiles(log_manager.files, self.host.answers).on_tick,
@@ -271,6 +272,7 @@ class Serving:
             new, changed, delta.topics_deleted, delta.brokers_changed, new_defaults=new_defaults, different=different
         )
         self.coordinators.erasures.lost.on_image(new, delta)
+        self.coordinators.erasures.standing.on_image(new)
         self.coordinators.groups.on_image(delta)
         self.coordinators.transactions.on_image(old, new, delta)
         if self.coordinators.shares is not None:

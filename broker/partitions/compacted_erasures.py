@@ -4,6 +4,10 @@
 searches its own log first, asks the followers when they are ready, and appends the erasure when all members of the
 maximal ISR have answered.
 
+If offsets or a header name the records, the leader reads their keys and finds the older versions of these
+(`older_versions.py`). Followers get the keys with their last offsets, and the offsets or the header too: one may still
+have a named record that the leader has compacted away. It tells that record's key; then all search again.
+
 Guards: the selector is in memory only. Nothing is appended after a change of the leader epoch. The erasure is appended
 without offsets even if nothing was found, unless every replica has searched: one that is away may have what all others
 have compacted away. `cancel` ends all that a search does.
@@ -19,6 +23,7 @@ from uuid import UUID
 
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.partitions.erasures import erase_found, why_not_erasable
+from lowtide.broker.partitions.older_versions import NEWEST, both, ends_of, newest_named, up_to
 from lowtide.broker.partitions.replica_searches import MOVES, SearchParts, is_moving, note_search
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_record import ReplicaSearch
@@ -29,22 +34,33 @@ from lowtide.protocol.messages.find_records import (
     FindRecordsTopic,
     RecordOffsets,
 )
+from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
+from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
-from lowtide.storage.erasures.record_search import FoundRecords, HeaderSelector, KeySelector, OffsetSelector
+from lowtide.storage.erasures.record_search import (
+    FoundRecords,
+    HeaderSelector,
+    KeySelector,
+    OffsetSelector,
+    why_invalid,
+)
+from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lowtide.broker.partitions.log_searches import PartitionSearch
+    from lowtide.broker.partitions.older_versions import ErasureTerms
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.metadata.broker_image import BrokerImage
-    from lowtide.protocol.messages.find_records import FindRecordsResponse
-    from lowtide.protocol.offset_ranges import OffsetRanges
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
+    from lowtide.protocol.messages.find_records import FindRecordsResponse, FoundPartition
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, ProducerId
     from lowtide.replication.partition import Partition
-    from lowtide.storage.erasures.record_search import RecordSelector
+    from lowtide.storage.log.log import Log
+    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 PURPOSE: Final = "searches"
 
@@ -59,17 +75,13 @@ FAILED_S: Final = 0.5
 
 _VERSION: Final = 1
 
-ONLY_KEYS: Final = (
-    "The topic is or was compacted: erase all versions of a key there, because without one of them an older one could "
-    "be read again."
-)
 _OTHER: Final = "Another erasure of this partition is under way; ask again."
 
 
 class CompactedErasure:
     """The search of all replicas for one erasure, in one leader epoch. `begin` is called once."""
 
-    def __init__(self, parts: SearchParts, running: PartitionSearch, selector: RecordSelector) -> None:
+    def __init__(self, parts: SearchParts, running: PartitionSearch, terms: ErasureTerms) -> None:
         """`running` is the search of the leader's own log, which began just now."""
         self.running = running
         self.done = asyncio.Event()
@@ -77,7 +89,11 @@ class CompactedErasure:
         self.outcome: SearchedLog | SearchFailure | Refusal | None = None
         """What all have found, or why the search has ended; None while it is under way."""
         self._parts = parts
-        self._selector = selector
+        self._terms = terms
+        self._ends: dict[bytes, Offset] = {}
+        """The keys of named records, each with the inclusive end up to which its versions go."""
+        self._learned: dict[bytes, Offset] = {}
+        """What followers have told of these, and is not in `_ends`."""
         self._leadership = running.partition.leadership
         end_offset = running.partition.log.log_end_offset
         self._search = ErasureSearch(UUID(bytes=parts.random.randbytes(16)), end_offset)
@@ -113,6 +129,8 @@ class CompactedErasure:
             await self.running.done.wait()
             assert self.running.outcome is not None
             outcome = self.running.outcome
+            if isinstance(outcome, SearchedLog) and self._terms.must_widen:
+                outcome = await self._widened(outcome)
             if isinstance(outcome, SearchedLog):
                 outcome = await self._search_everywhere(outcome)
         finally:
@@ -141,7 +159,45 @@ class CompactedErasure:
             return ()
         return self._search.missing(leadership.maximal_isr, leadership.broker_id, image)
 
-    async def _search_everywhere(self, own: SearchedLog) -> SearchedLog | Refusal:
+    async def _widened(self, named: SearchedLog) -> SearchedLog | SearchFailure | Refusal:
+        """Returns the named records with all older versions of their keys, or why they can't be erased."""
+        self._ends = ends_of(named)
+        versions = await self._versions(named.end_offset)
+        if isinstance(versions, SearchFailure):
+            return versions
+        if self._terms.keeps_newest:
+            newest = newest_named(self._ends, versions, live_records(self.running.log, named.end_offset))
+            if newest is not None:
+                return Refusal(ErrorCode.POLICY_VIOLATION, NEWEST.format(newest))
+        return self._with_older(named, versions)
+
+    async def _widened_again(self, own: SearchedLog) -> SearchedLog | SearchFailure:
+        """Takes what followers have told into account: all must search again.
+
+        Such a record is not the newest version of its key, or the leader would have it.
+        """
+        self._stop_asking()
+        self._ends, self._learned = self._ends | self._learned, {}
+        self._search.took_part.clear()
+        versions = await self._versions(own.end_offset)
+        return versions if isinstance(versions, SearchFailure) else self._with_older(own, versions)
+
+    def _with_older(self, own: SearchedLog, versions: SearchedLog) -> SearchedLog:
+        records = both(own.records, up_to(self._ends, versions))
+        return SearchedLog(min(own.first_offset, versions.first_offset), own.end_offset, records)
+
+    async def _versions(self, end_offset: Offset) -> SearchedLog | SearchFailure:
+        """Returns all versions of the keys of named records that the leader has."""
+        if not self._ends:
+            return SearchedLog(end_offset, end_offset, FoundRecords(), FoundKeys())
+        selector = KeySelector(frozenset(self._ends))
+        if why_invalid(selector) is not None:
+            return SearchFailure.TOO_MANY_KEYS
+        if not self.running.is_current():
+            return SearchFailure.MOVED
+        return await self._parts.searches.search(self.running.partition, selector, end_offset, with_keys=True)
+
+    async def _search_everywhere(self, own: SearchedLog) -> SearchedLog | SearchFailure | Refusal:
         """Returns what all have found, when all who must have searched."""
         if not await note_search(self._parts.replicas, self.running.log, self._search.search_id):
             return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "")
@@ -149,7 +205,12 @@ class CompactedErasure:
             refusal = self.why_over()
             if refusal is not None:
                 return refusal
-            if not self._missing():
+            if self._learned:
+                again = await self._widened_again(own)
+                if isinstance(again, SearchFailure):
+                    return again
+                own = again
+            elif not self._missing():
                 return SearchedLog(own.first_offset, own.end_offset, together(own.records, self._search.found))
             self._ask_those_ready()
             await asyncio.sleep(LOOK_S)
@@ -177,14 +238,19 @@ class CompactedErasure:
 
     async def _ask(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> None:
         """Lets a follower search, and takes its result if its registration is still the same."""
-        found = await self._answer(broker, broker_epoch)
-        if not isinstance(found, str):
-            self._search.note(broker.broker_id, broker_epoch, found)
+        row = await self._answer(broker, broker_epoch)
+        if isinstance(row, str):
+            self._reasons[broker.broker_id] = row
+            await asyncio.sleep(FAILED_S)
             return
-        self._reasons[broker.broker_id] = found
-        await asyncio.sleep(FAILED_S)
+        for key, end in zip(row.keys, row.key_ends, strict=True):
+            if end > max(self._ends.get(key, UNKNOWN_OFFSET), self._learned.get(key, UNKNOWN_OFFSET)):
+                self._learned[key] = end
+        offsets = [offset for each in row.offsets for offset in range(each.first_offset, each.last_offset + 1)]
+        rows = zip(offsets, map(FoundRecord, row.timestamps, row.leader_epochs), strict=True)
+        self._search.note(broker.broker_id, broker_epoch, dict(rows))
 
-    async def _answer(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> dict[Offset, FoundRecord] | str:
+    async def _answer(self, broker: BrokerImage, broker_epoch: BrokerEpoch) -> FoundPartition | str:
         if self._parts.peers is None:
             return "no connection"
         try:
@@ -199,14 +265,14 @@ class CompactedErasure:
         if row.error_code or row.has_more:
             return row.error_message or ErrorCode(row.error_code).name
         count = sum(max(each.last_offset - each.first_offset + 1, 0) for each in row.offsets)
-        if not count == len(row.timestamps) == len(row.leader_epochs):
+        if not count == len(row.timestamps) == len(row.leader_epochs) or len(row.keys) != len(row.key_ends):
             return "its answer is incomplete"
-        offsets = [offset for each in row.offsets for offset in range(each.first_offset, each.last_offset + 1)]
-        return dict(zip(offsets, map(FoundRecord, row.timestamps, row.leader_epochs), strict=True))
+        return row
 
     def _request(self, broker_epoch: BrokerEpoch) -> FindRecordsRequest:
-        partition, selector = self.running.partition, self._selector
+        partition, selector = self.running.partition, self._terms.selector
         ranges = selector.ranges if isinstance(selector, OffsetSelector) else ()
+        ends = sorted(self._ends.items())
         row = FindRecordsPartition(
             partition_index=partition.topic_partition.partition,
             offsets=[RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges],
@@ -218,7 +284,8 @@ class CompactedErasure:
         return FindRecordsRequest(
             search_id=self._search.search_id.bytes,
             topics=[topic],
-            keys=sorted(selector.keys) if isinstance(selector, KeySelector) else [],
+            keys=sorted(selector.keys) if isinstance(selector, KeySelector) else [key for key, _ in ends],
+            key_ends=[end for _, end in ends],
             header_name=None if header is None else header.name,
             header_value=None if header is None else header.value,
             timeout_ms=ASK_MS,
@@ -226,23 +293,22 @@ class CompactedErasure:
             replica_epoch=broker_epoch,
         )
 
-    def append(self, erasure_id: UUID, now_ms: int, only: OffsetRanges | None = None) -> Offset | Refusal:
+    def append(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
         """Appends the erasure, if still nobody is missing. `now_ms` is wall-clock time.
 
-        Without `only` it names all that was found. May be called again with other offsets.
         Returns the exclusive end of the erasures; -1 if there is nothing to erase, and no erasure in the log.
         """
         refusal = self.why_over()
         if refusal is None and (self._missing() or not isinstance(self.outcome, SearchedLog)):
             refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")  # A replica has registered again.
-        end_offset = self._appended(erasure_id, now_ms, only) if refusal is None else refusal
+        end_offset = self._appended(erasure_id, now_ms) if refusal is None else refusal
         if isinstance(end_offset, Refusal):
             self._end(end_offset)
         elif self._leadership is not None:
             self._leadership.end_search(self._search, end_offset)
         return end_offset
 
-    def _appended(self, erasure_id: UUID, now_ms: int, only: OffsetRanges | None) -> Offset | Refusal:
+    def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
         replicas, leadership = self._parts.replicas, self._leadership
         image = replicas.image
         assert image is not None
@@ -250,8 +316,7 @@ class CompactedErasure:
         brokers: tuple[BrokerId, ...] = (replicas.broker_id,)
         if leadership is not None:
             brokers = self._search.participants(leadership.broker_id, leadership.followers, image)
-        search = ReplicaSearch(self._search.search_id, brokers)
-        found = self.outcome.records.ranges() if only is None else only
+        search, found = ReplicaSearch(self._search.search_id, brokers), self.outcome.records.ranges()
         end_offset = erase_found(replicas, self.running.partition, erasure_id, found, now_ms, search)
         return Refusal(end_offset, "") if isinstance(end_offset, ErrorCode) else end_offset
 
@@ -268,10 +333,36 @@ def together(own: FoundRecords, others: Mapping[Offset, FoundRecord]) -> FoundRe
     return records
 
 
-def why_not_searchable(replicas: ReplicaManager, partition: Partition, selector: RecordSelector) -> Refusal | None:
+def live_records(log: Log, end_offset: Offset) -> Callable[[Offset, ProducerId], bool]:
+    """Returns what tells whether consumers get a record of a producer below `end_offset`, or certainly will.
+
+    They don't if its transaction is open or aborted, or an erasure names it. The producer id is negative outside of
+    transactions. In doubt (a damaged index) a transaction counts as aborted.
+    """
+    stable, start = log.last_stable_offset, log.log_start_offset
+    erased = OffsetRanges.union_of(each.left for each in log.erasures.known)
+    aborted: dict[ProducerId, list[CompletedTransaction]] = {}
+    is_damaged = False
+    try:
+        for each in log.files.aborted.collect(log.segments.bases[0], start, end_offset):
+            aborted.setdefault(each.producer_id, []).append(each)
+    except StorageError:
+        is_damaged = True
+
+    def is_live(offset: Offset, producer_id: ProducerId) -> bool:
+        if offset < start or erased.contains(offset):
+            return False
+        if producer_id < 0:
+            return True
+        if offset >= stable or is_damaged:
+            return False
+        return not any(each.first_offset <= offset <= each.last_offset for each in aborted.get(producer_id, ()))
+
+    return is_live
+
+
+def why_not_searchable(replicas: ReplicaManager, partition: Partition) -> Refusal | None:
     """Returns why no search for an erasure of a compacted log can begin now; None if it can."""
-    if not isinstance(selector, KeySelector):
-        return Refusal(ErrorCode.POLICY_VIOLATION, ONLY_KEYS)
     if is_moving(replicas, partition.log):
         return Refusal(ErrorCode.REASSIGNMENT_IN_PROGRESS, MOVES)
     leadership = partition.leadership

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lowtide.broker.config.dynamic_config import BrokerConfigs
 from lowtide.broker.partitions.replica_manager import ReplicaManager
-from lowtide.protocol.types import Offset
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.replication.partition import Partition
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, HeavyWorker
 from lowtide.runtime.random import Random
@@ -98,13 +98,19 @@ class LogSearches:
         return len(self._searches)
 
     async def search(
-        self, partition: Partition, selector: RecordSelector, end_offset: Offset
+        self,
+        partition: Partition,
+        selector: RecordSelector,
+        end_offset: Offset,
+        *,
+        first_offset: Offset = UNKNOWN_OFFSET,
+        with_keys: bool = False,
     ) -> SearchedLog | SearchFailure:
-        """Searches a partition's log up to `end_offset` (exclusive), at most its log end.
+        """Searches a partition's log from `first_offset`, or all of it, to `end_offset` (exclusive, at most its end).
 
         Cancelling the task ends the search.
         """
-        begun = self.begin(partition, selector, end_offset)
+        begun = self.begin(partition, selector, end_offset, first_offset=first_offset, with_keys=with_keys)
         if isinstance(begun, SearchFailure):
             return begun
         try:
@@ -115,10 +121,17 @@ class LogSearches:
         return begun.outcome
 
     def begin(
-        self, partition: Partition, selector: RecordSelector, end_offset: Offset
+        self,
+        partition: Partition,
+        selector: RecordSelector,
+        end_offset: Offset,
+        *,
+        first_offset: Offset = UNKNOWN_OFFSET,
+        with_keys: bool = False,
     ) -> PartitionSearch | SearchFailure:
         """Begins a search, behind earlier ones. The caller calls `forget` in the end.
 
+        With `with_keys` the result has the keys of the records.
         Returns BUSY if there are too many, CANCELLED if the broker stops.
         """
         if self._is_stopped or self._make_worker is None:
@@ -133,9 +146,11 @@ class LogSearches:
         terms = SearchTerms(
             selector=selector,
             end_offset=end_offset,
+            first_offset=first_offset,
             uses_filters=partition.log.config.lowtide_erasure_key_filter == "search",
             bytes_per_second=rate if rate > 0 else NO_RATE_LIMIT,
             secret=self._random.randbytes(SECRET_BYTES),
+            with_keys=with_keys,
         )
         ports = SearchPorts(partition.log.files.filesystem, self._worker, self._is_here)
         begun = PartitionSearch(partition, terms, ports, self._log)

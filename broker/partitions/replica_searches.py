@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from lowtide.broker.client_waits import client_wait
+from lowtide.broker.partitions.older_versions import both, ends_of, up_to
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicPartition
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
+from lowtide.storage.erasures.record_search import FoundRecords
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lowtide.broker.network.peer_client import PeerClients
     from lowtide.broker.partitions.log_searches import LogSearches
     from lowtide.broker.partitions.replica_manager import ReplicaManager
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
     from lowtide.runtime.tasks import TaskRegistry
-    from lowtide.storage.erasures.record_search import RecordSelector
+    from lowtide.storage.erasures.record_search import KeySelector, RecordSelector
     from lowtide.storage.log.log import Log
 
 NOTED_AGAIN_S: Final = 0.01
@@ -48,6 +52,15 @@ class SearchParts(NamedTuple):
     clock: Clock
     random: Random
     tasks: TaskRegistry
+
+
+class WantedRecords(NamedTuple):
+    """What a leader asks a follower for: versions of keys, records that offsets or a header name, or both."""
+
+    keys: KeySelector | None
+    ends: Mapping[bytes, Offset]
+    """Up to which offset (inclusive) versions of each key count; empty if all do."""
+    named: RecordSelector | None
 
 
 async def note_search(replicas: ReplicaManager, log: Log, search_id: UUID) -> bool:
@@ -91,9 +104,12 @@ class ReplicaSearches:
     def __init__(self, parts: SearchParts) -> None:
         self._parts = parts
 
-    async def search(self, request: FindRecordsRequest, selector: RecordSelector) -> SearchedLog | Refusal:
+    async def search(
+        self, request: FindRecordsRequest, wanted: WantedRecords
+    ) -> tuple[SearchedLog, dict[bytes, Offset]] | Refusal:
         """Searches the only partition of a leader's request, and notes durably that the replica has taken part.
 
+        Returns what was found, and the keys of the named records with their highest offsets.
         Errors: STALE_BROKER_EPOCH for another registration; those of `why_not_searched`; REQUEST_TIMED_OUT;
         REASSIGNMENT_IN_PROGRESS while the log moves; KAFKA_STORAGE_ERROR.
         """
@@ -117,7 +133,7 @@ class ReplicaSearches:
         log = partition.log
         try:
             async with client_wait(asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000):
-                found = await self._parts.searches.search(partition, selector, row.end_offset)
+                found = await self._found(partition, wanted, row.end_offset)
                 if isinstance(found, SearchFailure):
                     return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, found.sentence)
                 is_noted = await note_search(self._parts.replicas, log, UUID(bytes=request.search_id))
@@ -129,3 +145,22 @@ class ReplicaSearches:
         if again is not partition or again.log is not log or not is_noted:
             return Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
         return found
+
+    async def _found(
+        self, partition: Partition, wanted: WantedRecords, end_offset: Offset
+    ) -> tuple[SearchedLog, dict[bytes, Offset]] | SearchFailure:
+        """Searches for the versions of keys, and for the named records; at least one of them is wanted."""
+        found, first_offset, searches = FoundRecords(), end_offset, self._parts.searches
+        ends: dict[bytes, Offset] = {}
+        if wanted.named is not None:
+            named = await searches.search(partition, wanted.named, end_offset, with_keys=True)
+            if isinstance(named, SearchFailure):
+                return named
+            found, first_offset, ends = named.records, named.first_offset, ends_of(named)
+        if wanted.keys is not None:
+            by_key = await searches.search(partition, wanted.keys, end_offset, with_keys=bool(wanted.ends))
+            if isinstance(by_key, SearchFailure):
+                return by_key
+            found = both(found, up_to(wanted.ends, by_key) if wanted.ends else by_key.records)
+            first_offset = by_key.first_offset
+        return SearchedLog(first_offset, end_offset, found), ends

@@ -66,8 +66,11 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     are returned for a partition. No partition asks whether the broker supports the request. With `erase` the search id
     is the id of the erasure, and no offsets are returned.
 
+    With `force` offsets may name the newest version of a key in a log that is or was compacted.
+
     With a `replica_epoch` a leader asks a follower, which has this broker epoch, to search its own replica and to note
-    durably that it has: replicas of a compacted log differ. The search id is then that of the leader's attempt.
+    durably that it has: replicas of a compacted log differ. The search id is then that of the leader's attempt. Then
+    there may be keys beside a header or offsets: `key_ends` are the inclusive ends up to which versions of them count.
     """
 
     search_id: Uuid
@@ -78,9 +81,12 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     timeout_ms: Int32
     ranges_max: Int32 = 1_000
     erase: Bool = False
+    force: Bool = False
     commitment: Bytes = b""
     """To the selector, for the ledger of erasures: SHA-256 of nonce, kind and selector, or empty."""
     replica_epoch: Annotated[Int64, Versions("1+")] = -1
+    key_ends: Annotated[list[Int64], Versions("1+")] = NO_ROWS
+    """One for each key, or none: all versions count."""
 
 
 class FoundPartition(Message, kw_only=True):
@@ -102,6 +108,9 @@ class FoundPartition(Message, kw_only=True):
     timestamps: Annotated[list[Int64], Versions("1+")] = NO_ROWS
     leader_epochs: Annotated[list[Int32], Versions("1+")] = NO_ROWS
     """Those of each record found, in the order of offsets; for a leader only."""
+    keys: Annotated[list[Bytes], Versions("1+")] = NO_ROWS
+    key_ends: Annotated[list[Int64], Versions("1+")] = NO_ROWS
+    """The keys of the records that a header or offsets name, each with the highest offset; for a leader only."""
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
     log_start_offset: Int64 = UNKNOWN_OFFSET

@@ -22,8 +22,9 @@ from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.heavy_work import HeavyWorker, RunningWork, WorkFailedError
 from lowtide.storage.checkpoint import TEMPORARY_SUFFIX
+from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.key_filter import key_filter_path
-from lowtide.storage.erasures.record_search import FoundRecords, RecordSelector
+from lowtide.storage.erasures.record_search import KEY_BYTES_MAX, KEYS_MAX, FoundRecords, RecordSelector
 from lowtide.storage.erasures.search_work import (
     FOUND_MAX,
     SearchedSegment,
@@ -34,6 +35,7 @@ from lowtide.storage.erasures.search_work import (
     encode_search,
     search_log,
 )
+from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import SliceToken
@@ -49,6 +51,7 @@ class SearchFailure(Enum):
     MOVED = "the replica was moved or removed meanwhile; ask again"
     CUT = "the log was truncated below the end of the search; ask again"
     TOO_MANY = f"more than {FOUND_MAX} records of the partition match; at most {FOUND_MAX} can be found at once"
+    TOO_MANY_KEYS = f"the records have more than {KEYS_MAX} keys, or keys of more than {KEY_BYTES_MAX} bytes together"
     UNREADABLE = "the log can't be read"
     BUSY = "too many searches are waiting; ask again"
     CANCELLED = "the search was ended by the broker"
@@ -67,6 +70,8 @@ class SearchedLog(msgspec.Struct):
     end_offset: Offset
     """Exclusive."""
     records: FoundRecords
+    keys: FoundKeys | None = None
+    """Those of the records, if they are wanted."""
 
 
 class SearchPorts(NamedTuple):
@@ -84,10 +89,14 @@ class SearchTerms(NamedTuple):
     selector: RecordSelector
     end_offset: Offset
     """Exclusive; at most the log end."""
+    first_offset: Offset
+    """Inclusive; -1 for the first offset in the files."""
     uses_filters: bool
     bytes_per_second: float
     secret: bytes
     """32 random bytes of this search."""
+    with_keys: bool = False
+    """Whether the result has the keys of the records."""
 
 
 OnSearched = Callable[["SearchedLog | SearchFailure", "str | None"], None]
@@ -117,8 +126,9 @@ class LogSearch:
         self._ports = ports
         self._on_done = on_done
         self._records = FoundRecords()
+        self._keys = FoundKeys() if terms.with_keys else None
         self._first_offset: Offset | None = None
-        self._next_offset: Offset = -1
+        self._next_offset: Offset = terms.first_offset
         """All before it is searched."""
         self._seen: list[_Seen] = []
         """Segments that are still to be searched."""
@@ -154,6 +164,8 @@ class LogSearch:
             self._repeat()
         elif report.is_too_many:
             self._stop(SearchFailure.TOO_MANY)
+        elif report.has_too_many_keys:
+            self._stop(SearchFailure.TOO_MANY_KEYS)
         else:
             self._stop(SearchFailure.UNREADABLE, report.reason)
 
@@ -164,7 +176,8 @@ class LogSearch:
         if self._stopped is None and (self._again or not self._is_uncut()):
             self._again = False
             if not self._is_uncut():
-                self._records, self._first_offset, self._next_offset = FoundRecords(), None, -1
+                self._records, self._first_offset, self._next_offset = FoundRecords(), None, self._terms.first_offset
+                self._keys = FoundKeys() if self._terms.with_keys else None
                 self.searched_bytes = self._before_bytes = 0
             self.searched_bytes = self._before_bytes
             self._order()
@@ -173,9 +186,8 @@ class LogSearch:
             self._on_done(*self._stopped)
             return
         first_offset = self._terms.end_offset if self._first_offset is None else self._first_offset
-        self._on_done(
-            SearchedLog(min(first_offset, self._terms.end_offset), self._terms.end_offset, self._records), None
-        )
+        first_offset = min(first_offset, self._terms.end_offset)
+        self._on_done(SearchedLog(first_offset, self._terms.end_offset, self._records, self._keys), None)
 
     def _order(self) -> None:
         self._attempts += 1
@@ -194,6 +206,7 @@ class LogSearch:
             found_max=FOUND_MAX - len(self._records),
             uses_filters=self._terms.uses_filters,
             secret=self._terms.secret,
+            with_keys=self._terms.with_keys,
         )
         # Without segments the worker has nothing to do, and `on_end` follows later.
         self._running = self._ports.worker.begin(search_log, encode_search(order), self, self._terms.bytes_per_second)
@@ -215,12 +228,22 @@ class LogSearch:
                 each.segment.base_offset,
                 each.end_offset,
                 each.segment.path,
-                each.floor,
+                self._begin(each),
                 each.size,
                 not each.segment.is_pinned,
             )
             for each in self._seen
         ]
+
+    def _begin(self, seen: _Seen) -> FilePosition:
+        """Returns where the first batch begins that is to be searched."""
+        if self._next_offset <= seen.segment.base_offset:
+            return seen.floor
+        try:
+            place = seen.segment.find(self._next_offset)
+        except StorageError:  # The search reports it.
+            return seen.floor
+        return seen.size if place is None else max(place.position, seen.floor)
 
     def _on_segment(self, done: SegmentDone) -> None:
         seen = self._seen[0]
@@ -240,16 +263,22 @@ class LogSearch:
         del self._seen[0]
         if len(self._records) > FOUND_MAX:
             self._stop(SearchFailure.TOO_MANY)
+        if self._keys is not None and self._keys.are_too_many:
+            self._stop(SearchFailure.TOO_MANY_KEYS)
 
     def _add(self, done: SegmentDone) -> None:
         """Adds the records from where the search was before to the end of the search."""
         columns = (array("q", done.offsets), array("q", done.timestamps), array("i", done.leader_epochs))
         records = self._records
+        keys = FoundKeys(done.keys, array("i", done.numbers), array("q", done.producer_ids)).each()
         for offset, timestamp, leader_epoch in zip(*columns, strict=True):
+            key = next(keys, None)
             if self._next_offset <= offset < self._terms.end_offset:
                 records.offsets.append(offset)
                 records.timestamps.append(timestamp)
                 records.leader_epochs.append(leader_epoch)
+                if self._keys is not None and key is not None:
+                    self._keys.add(*key)
 
     def _is_whole(self) -> bool:
         """Returns whether the next segment is as it was, and nothing was cut."""

@@ -17,6 +17,7 @@ import msgspec
 from lowtide.protocol import native
 from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, decompress_into
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.key_digest import DigestIndex, KeyDigests
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.record_keys import find_keys, timestamp_delta
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, TIMESTAMP_TYPE_BIT, BatchHeader, read_record
@@ -63,7 +64,16 @@ class OffsetSelector(msgspec.Struct, frozen=True, tag="offsets"):
         return f"OffsetSelector({len(self.ranges)} ranges)"
 
 
-RecordSelector: TypeAlias = KeySelector | HeaderSelector | OffsetSelector
+class DigestSelector(msgspec.Struct, frozen=True, tag="digests"):
+    """Records with a key of which one of these groups has a digest. Brokers make it for standing erasures."""
+
+    groups: tuple[KeyDigests, ...]
+
+    def __repr__(self) -> str:
+        return f"DigestSelector({sum(len(group.digests) for group in self.groups)} keys)"
+
+
+RecordSelector: TypeAlias = KeySelector | HeaderSelector | OffsetSelector | DigestSelector
 
 
 class FoundRecords(msgspec.Struct):
@@ -98,6 +108,8 @@ def why_invalid(selector: RecordSelector) -> str | None:  # noqa: PLR0911 - one 
     elif isinstance(selector, HeaderSelector):
         if len(selector.name) + len(selector.value or b"") > KEY_BYTES_MAX:
             return f"The header of the selector has more than {KEY_BYTES_MAX} bytes."
+    elif isinstance(selector, DigestSelector):
+        return "A client selects no records by digests."
     elif not selector.ranges:
         return "The selector has no offset."
     elif len(selector.ranges) > SELECTED_RANGES_MAX:
@@ -119,6 +131,8 @@ class RecordMatcher:
             self._find: _Finder = partial(_with_key, selector.keys, _lengths(selector.keys))
         elif isinstance(selector, HeaderSelector):
             self._find = partial(_with_header, selector.name, selector.value)
+        elif isinstance(selector, DigestSelector):
+            self._find = partial(_with_digest, DigestIndex(selector.groups))
         else:
             self._find = partial(_with_offset, OffsetRanges(selector.ranges))
 
@@ -184,6 +198,14 @@ def _with_key(keys: frozenset[bytes], lengths: int, header: BatchHeader, payload
         found.ends,
         [number for number, key in enumerate(found.keys) if key in keys and number not in keyless],
     )
+
+
+def _with_digest(index: DigestIndex, header: BatchHeader, payload: Buffer) -> list[int]:
+    records = bytes(payload)
+    found = find_keys(records, 0, len(records), header.record_count)
+    keyless = set(found.keyless)
+    numbers = [number for number, key in enumerate(found.keys) if index.groups_of(key) and number not in keyless]
+    return _deltas(records, found.deltas, found.ends, numbers)
 
 
 def _with_offset(ranges: OffsetRanges, header: BatchHeader, payload: Buffer) -> list[int]:

@@ -24,6 +24,7 @@ from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.heavy_work import WorkStep
 from lowtide.storage.checkpoint import TEMPORARY_SUFFIX
 from lowtide.storage.compaction.cleaning import SegmentPlace, split_batches
+from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.key_filter import (
     SECRET_BYTES,
     KeyFilterBuilder,
@@ -74,6 +75,8 @@ class SearchOrder(msgspec.Struct, frozen=True):
     """Whether filters of keys are used, and built where they are missing."""
     secret: bytes
     """Random bytes of this order."""
+    with_keys: bool = False
+    """Whether the keys of the found records are wanted."""
 
 
 class SegmentDone(msgspec.Struct, frozen=True, tag=True):
@@ -89,6 +92,10 @@ class SegmentDone(msgspec.Struct, frozen=True, tag=True):
     """Whether a new filter waits for its name."""
     was_read: bool
     """False if its filter has none of the keys."""
+    keys: list[bytes | None] = []
+    numbers: bytes = b""
+    producer_ids: bytes = b""
+    """Those of `FoundKeys`, if they are wanted."""
 
 
 class SearchProgress(msgspec.Struct, frozen=True, tag=True):
@@ -102,6 +109,7 @@ class SearchStopped(msgspec.Struct, frozen=True, tag=True):
 
     reason: str
     is_too_many: bool = False
+    has_too_many_keys: bool = False
     error_number: int = 0
     """Of the system; 0 if the bytes are damaged, or too many records match."""
 
@@ -139,13 +147,14 @@ class _SegmentsSearch:
         self._matcher = RecordMatcher(order.selector, decompressed_bytes_max=MAXIMUM_DECOMPRESSED_BYTES)
         self._keys = order.selector.keys if isinstance(order.selector, KeySelector) and order.uses_filters else None
         self._found = FoundRecords()
+        self._found_keys = FoundKeys()
         self._count = 0
         self._reported = 0
         self._builder: KeyFilterBuilder | None = None
 
     def steps(self) -> Iterator[WorkStep]:
         for segment in self.order.segments:
-            self._found, self._builder = FoundRecords(), None
+            self._found, self._found_keys, self._builder = FoundRecords(), FoundKeys(), None
             file = self._filesystem.open(segment.path)
             try:
                 yield from self._segment(segment, file)
@@ -153,6 +162,9 @@ class _SegmentsSearch:
                 file.close()
             if self._count + len(self._found) > self.order.found_max:
                 yield _message(SearchStopped(f"more than {self.order.found_max} records match", is_too_many=True))
+                return
+            if self._found_keys.are_too_many:
+                yield _message(SearchStopped("the records have too many keys", has_too_many_keys=True))
                 return
             self._count += len(self._found)
 
@@ -177,7 +189,7 @@ class _SegmentsSearch:
                 position += header.size_bytes
             moved = min(position, segment.size) - begin
             self._reported += moved
-            if self._count + len(self._found) > self.order.found_max:
+            if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
                 return
             if self._reported >= PROGRESS_BYTES:
                 yield _message(SearchProgress(self._reported), moved)
@@ -222,7 +234,10 @@ class _SegmentsSearch:
             return
         try:
             records = self._matcher.records(header, batch)
+            before = len(self._found)
             self._matcher.search(header, records, self._found)
+            if self.order.with_keys and len(self._found) > before:
+                self._found_keys.add_batch(header, records, self._found.offsets[before:])
         except ProtocolError as error:
             raise DamagedSegmentError(segment.path, f"the batch at offset {header.base_offset}: {error}") from error
         if self._builder is not None:
@@ -251,7 +266,7 @@ class _SegmentsSearch:
     def _done(
         self, segment: SearchedSegment, first_offset: Offset | None, *, was_read: bool, has_filter: bool = False
     ) -> SegmentDone:
-        found = self._found
+        found, keys = self._found, self._found_keys
         return SegmentDone(
             base_offset=segment.base_offset,
             first_offset=first_offset,
@@ -260,6 +275,9 @@ class _SegmentsSearch:
             leader_epochs=found.leader_epochs.tobytes(),
             has_filter=has_filter,
             was_read=was_read,
+            keys=keys.keys,
+            numbers=keys.numbers.tobytes(),
+            producer_ids=keys.producer_ids.tobytes(),
         )
 
 

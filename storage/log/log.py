@@ -270,6 +270,7 @@ class Log(LogOffsets):
         now_ms: int,
         maximum_epoch: LeaderEpoch = LEADER_EPOCH_MAX,
         broker_id: BrokerId | None = None,
+        erasures_before: Offset = 0,
     ) -> FollowerAppend | ErrorCode:
         """Appends whole batches from a leader, with their offsets and epochs; ignores what follows the last whole one.
 
@@ -277,7 +278,8 @@ class Log(LogOffsets):
         batch that straddles its log start, which stays where it is (KAFKA-6975). Errors: CORRUPT_MESSAGE for a wrong
         checksum, OFFSET_OUT_OF_RANGE for a batch that doesn't begin at or after the log end; nothing is written then.
         KAFKA_STORAGE_ERROR for a full disk, where the batches before it are kept. StorageError. NotSearchedError if the
-        replica on `broker_id` must start over; nothing is written then.
+        replica on `broker_id` must start over; nothing is written then. That is never due to an erasure below
+        `erasures_before`: the leader had it when the copying of this log began.
         """
         assert not self.truncating, self.describe()
         batches = split_stored_batches(records, maximum_epoch)
@@ -293,8 +295,8 @@ class Log(LogOffsets):
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if broker_id is not None:
             for batch in batches:
-                if batch.header.is_control and batch.header.producer_id < 0:
-                    path, offset = self.segments.active.path, batch.header.base_offset
+                path, offset = self.segments.active.path, batch.header.base_offset
+                if batch.header.is_control and batch.header.producer_id < 0 and offset >= erasures_before:
                     self.erasures.check_searched(path, batch.content, offset, broker_id)
         try:
             # Nothing readable is lost: all that the log has on disk lies below its start.

@@ -55,6 +55,7 @@ class NotSearchedError(Exception):
 
     def __init__(self, record: ErasureRecord, offset: Offset) -> None:
         super().__init__(f"the erasure {record.erasure_id} at offset {offset} came without a search of this replica")
+        self.offset = offset
 
 
 class RewrittenBatches:

@@ -173,15 +173,79 @@ def test_a_tombstone_follows_if_it_is_wanted(cluster: LowtideCluster, admin: Blo
     run("records", "erase", topic, "--header", "a=b", "--tombstone", "--yes", bootstrap=cluster.bootstrap, code=2)
 
 
-@pytest.mark.parametrize("option", ["--header", "--offsets"])
-def test_anything_but_keys_is_refused_with_the_reason(
-    cluster: LowtideCluster, admin: BlockingAdminClient, option: str
+FIRST, NAMED = b"first letter of 4711", (100, 201, 302)
+"""The offsets of the person's letters."""
+
+
+def erase_offset(cluster: LowtideCluster, topic: str, offset: int, *options: str, code: int = 0) -> str:
+    words = ("records", "erase", topic, "--offsets", f"0:{offset}", "--yes", *options)
+    return run(*words, bootstrap=cluster.bootstrap, code=code).stdout
+
+
+def test_the_newest_version_is_refused_unless_it_is_forced(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
+    """Protects readers from an older record of a key, and tables from losing a key by mistake."""
+    topic = "compacted-newest"
+    create(admin, topic)
+    produce(cluster, topic, OLD, NEW)
+    until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+    assert f"Offset {NAMED[1]} is the newest version of its key" in erase_offset(cluster, topic, NAMED[1], code=1)
+    assert len(brokers_with(cluster, NEW, topic)) == len(ALL)
+    erase_offset(cluster, topic, NAMED[1], "--force")
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+    run("records", "erase", topic, "--key", "x", "--force", "--yes", bootstrap=cluster.bootstrap, code=2)
+
+
+def test_older_versions_go_with_a_named_one_that_the_leader_lacks(
+    cluster: LowtideCluster, admin: BlockingAdminClient
 ) -> None:
-    """Protects readers from an older record of a key, which would be the current one again."""
-    topic = f"compacted{option}"
+    """Protects a person whose letters only a follower has: nobody else knows the key of the named one."""
+    topic = "compacted-older"
+    create(admin, topic)
+    produce(cluster, topic, FIRST, OLD, NEW)
+    until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+    assert len(brokers_with(cluster, FIRST, topic)) == 1
+    erase_offset(cluster, topic, NAMED[1])
+    assert files_with(cluster, OLD, f"{topic}-*") == []
+    assert files_with(cluster, FIRST, f"{topic}-*") == []
+    assert len(brokers_with(cluster, NEW, topic)) == len(ALL)
+
+
+def test_a_header_takes_the_newest_version_and_all_before_it(
+    cluster: LowtideCluster, admin: BlockingAdminClient
+) -> None:
+    """Protects readers from an older record without the header, which would be the current one again."""
+    topic = "compacted-header"
     create(admin, topic)
     produce(cluster, topic, OLD)
-    value = {"--header": "who=person", "--offsets": "0:5"}[option]
-    ran = run("records", "erase", topic, option, value, "--yes", bootstrap=cluster.bootstrap, code=1)
-    assert "erase all versions of a key there" in ran.stdout
-    assert len(brokers_with(cluster, OLD, topic)) == len(ALL)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(topic, NEW, PERSON, headers={"who": b"4711"})
+    assert producer.flush(30) == 0
+    words = ("records", "erase", topic, "--header", "who=4711", "--yes")
+    assert "Not erased" not in run(*words, bootstrap=cluster.bootstrap).stderr
+    assert files_with(cluster, PERSON, f"{topic}-*") == []
+
+
+def test_records_without_a_key_of_a_formerly_compacted_topic_go_alone(
+    cluster: LowtideCluster, admin: BlockingAdminClient
+) -> None:
+    """Protects the others that have no key either: they are no versions of it."""
+    topic = "compacted-formerly"
+    create(admin, topic)
+    produce(cluster, topic, OLD, NEW)
+    until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+    run("configs", "alter", "--topic", topic, "-s", "cleanup.policy=delete", bootstrap=cluster.bootstrap)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    places: list[int] = []
+    for letter in (FIRST, b"other without a key"):
+        until_true("the brokers know the new policy", partial(written, producer, topic, letter, places))
+    erase_offset(cluster, topic, places[0])
+    assert files_with(cluster, FIRST, f"{topic}-*") == []
+    assert len(brokers_with(cluster, b"other without a key", topic)) == len(ALL)
+    assert len(brokers_with(cluster, NEW, topic)) == len(ALL)
+
+
+def written(producer: Producer, topic: str, letter: bytes, places: list[int]) -> bool:
+    """Writes a letter without a key. Returns whether it was taken."""
+    count = len(places)
+    producer.produce(topic, letter, on_delivery=lambda error, message: error or places.append(message.offset()))
+    return producer.flush(30) == 0 and len(places) > count

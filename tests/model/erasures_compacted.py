@@ -32,7 +32,7 @@ Steps = Iterator[tuple[bool, tuple, World]]
 
 def sort_key(replica: Replica) -> tuple:
     """Orders replicas whose names don't matter."""
-    return (replica[:9], replica.coming is not None, replica.coming or ())
+    return (replica[:9], replica[10:], replica.coming is not None, replica.coming or ())
 
 
 def sorted_world(world: World) -> World:
@@ -65,9 +65,11 @@ def advanced(world: World) -> World:
     return sorted_world(world._replace(replicas=put(world.replicas, 0, leader), committed=committed))
 
 
-def elected(world: World, index: int) -> World:
+def elected(world: World, index: int, *, keeps_met: bool = False) -> World:
     """A member of the ISR leads in a new epoch. A search of the former leader ends."""
     forgets = {"end": -1, "answered": False, "coming": None}
+    if not keeps_met:
+        forgets |= {"met": 0, "past": 0}
     others = [
         replica._replace(member=replica.member and replica.up, heard=False, **forgets)
         for place, replica in enumerate(world.replicas)
@@ -145,7 +147,8 @@ class CompactedErasures:
             return
         for index, replica in enumerate(world.replicas):
             if replica.up and replica.member:
-                yield False, ("{} is elected", replica), elected(world, index)
+                after = elected(world, index, keeps_met=not self.rules.met_in_this_epoch)
+                yield False, ("{} is elected", replica), after
 
     def compaction_steps(self, world: World, index: int) -> Steps:
         replica = world.replicas[index]
@@ -177,7 +180,8 @@ class CompactedErasures:
         if MOVE in faults and world.has_leader and not index:
             for other in range(1, len(world.replicas)):
                 if world.replicas[other].member and world.replicas[other].up:
-                    yield True, ("the leadership MOVES to {}", world.replicas[other]), elected(world, other)
+                    moved = elected(world, other, keeps_met=not self.rules.met_in_this_epoch)
+                    yield True, ("the leadership MOVES to {}", world.replicas[other]), moved
 
     def down(self, world: World, index: int, replica: Replica, last: bool) -> World:
         """It leaves the ISR, unless it is the last member. What it has said in its registration doesn't count."""
@@ -190,6 +194,8 @@ class CompactedErasures:
             answered=replica.answered and not self.rules.answers_of_this_registration,
             heard=False,
             coming=None,
+            met=0,
+            past=0,
         )
         after = world._replace(replicas=put(world.replicas, index, away))
         if not world.has_leader:
@@ -220,7 +226,7 @@ class CompactedErasures:
         began = replica.began
         if not end:
             began = leader.high_watermark if self.rules.began_after_commit else len(leader.log) + 2
-        asked = replica._replace(end=end, heard=True, began=began)
+        asked = replica._replace(end=end, heard=True, began=began, past=replica.past if end else replica.met)
         taken = advanced(world._replace(replicas=put(world.replicas, index, asked)))
         place = taken.replicas.index(asked)
         leader = taken.replicas[0]
@@ -238,9 +244,10 @@ class CompactedErasures:
         offset = len(replica.log)
         if entry.kind == ERASURE and rules.starts_over_without_note:
             noted = replica.notes >> entry.attempt & 1 if rules.note_names_the_attempt else replica.notes
-            if not noted and not replica.began > offset:
+            if not noted and not max(replica.began, replica.past) > offset:
                 notes = 0 if rules.starting_over_drops_notes else replica.notes
                 empty = replica._replace(log=(), high_watermark=0, notes=notes, began=0, coming=None, heard=False)
+                empty = empty._replace(met=offset + 1, past=0)
                 return with_replica(world, index, empty)
         return with_replica(world, index, erased(replica._replace(log=(*replica.log, entry), coming=None)))
 
@@ -278,11 +285,15 @@ class CompactedErasures:
         if world.search is not None:
             yield from self.search_steps(world)
 
+    def found_in(self, replica: Replica) -> int:
+        """Returns what a search of a replica finds. The key is known: all replicas get it with the wanted end."""
+        return held(replica) & (self.scope.wanted if self.rules.ends_at_the_named_version else 3)
+
     def leader_searched(self, world: World) -> World:
         attempt, found, _, left = world.search or (0, 0, False, -1)
         leader = world.replicas[0]
         noted = leader._replace(notes=leader.notes | 1 << attempt)
-        return with_replica(world._replace(search=(attempt, found | held(leader), True, left)), 0, noted)
+        return with_replica(world._replace(search=(attempt, found | self.found_in(leader), True, left)), 0, noted)
 
     def search_steps(self, world: World) -> Steps:
         rules = self.rules
@@ -298,7 +309,7 @@ class CompactedErasures:
             ready = ready and (replica.heard or not rules.searches_in_this_epoch)
             if replica.up and ready and not replica.answered:
                 after = replica._replace(notes=replica.notes | 1 << attempt, answered=True)
-                begun = world._replace(search=(attempt, found | held(replica), own, left))
+                begun = world._replace(search=(attempt, found | self.found_in(replica), own, left))
                 yield False, ("{} searches", replica), with_replica(begun, index, after)
         waits = any(
             not replica.answered
@@ -349,6 +360,8 @@ class CompactedErasures:
             named = 0
             for entry in replica.log[FOUND_END:]:
                 named |= entry.named
-            if world.acknowledged and serves and held(replica) & ~named:
+            if named & ~self.scope.wanted:
+                return f"E2: {replica} loses a newer version"
+            if world.acknowledged and serves and held(replica) & self.scope.wanted & ~named:
                 return f"E1: {replica} serves an erased record"
         return None

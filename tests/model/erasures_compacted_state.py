@@ -24,7 +24,8 @@ class Entry(NamedTuple):
 class Replica(NamedTuple):
     """`notes`: a bit set of attempts in which it has searched. `began`: the leader's high watermark when the log was
     empty, or 0. `answered`: its result is in the leader's. `heard`: it has fetched in this leader epoch. `coming`: an
-    answer that is under way."""
+    answer that is under way. `met`: the end of the erasure for which it started over in this leader epoch; `past`: the
+    same when it began to copy."""
 
     log: tuple[Entry, ...]
     high_watermark: int
@@ -36,6 +37,8 @@ class Replica(NamedTuple):
     answered: bool
     heard: bool
     coming: Entry | None
+    met: int = 0
+    past: int = 0
 
     def __str__(self) -> str:
         return (
@@ -80,6 +83,8 @@ class Rules:
     isr_needs_the_erasure: bool = True
     appends_if_nothing_was_found: bool = True
     answers_with_the_last_part: bool = True
+    met_in_this_epoch: bool = True
+    ends_at_the_named_version: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ class Scope:
     """The possible events. `logs`: at the start, by replica: the number of records; `members`: the ISR.
 
     `diverging`: the last replica has the person's record at 1, in an epoch that was lost; the others another record.
+    `wanted`: a bit set of the offsets that are to be erased: both, or the older version only.
     `tombstones`: compaction may remove the newest version too. `away`: the last replica is down at the start.
     """
 
@@ -99,3 +105,4 @@ class Scope:
     diverging: bool = False
     tombstones: bool = False
     away: bool = False
+    wanted: int = 3

@@ -139,6 +139,7 @@ COMPACTED = {
     "one fault of any kind": (1, of_compacted(COMPACTED_ALL)),
     "a replica is empty": (1, of_compacted(COMPACTED_ALL, logs=(2, 0), members=LONE)),
     "the newest version goes too": (1, of_compacted(COMPACTED_ALL, tombstones=True)),
+    "a version and the older ones": (1, of_compacted(COMPACTED_ALL, wanted=1)),
     "two parts": (1, of_compacted(COMPACTED_ALL, parts=True)),
     "a replica diverges": (1, of_compacted({STOP, MOVE}, members=LONE, diverging=True)),
 }
@@ -164,9 +165,13 @@ NEEDED_COMPACTED = [
     ("isr_needs_the_erasure", 1, {STOP}, OUTSIDE, "R1", 9),
     ("answers_with_the_last_part", 0, set(), {"parts": True}, "E1", 7),
     ("every_member_searches", 1, {STOP}, {}, "R1", 6),
+    ("ends_at_the_named_version", 0, set(), {"wanted": 1}, "E2", 3),
     ("began_after_commit", 0, set(), {"logs": (2, 0), "members": LONE}, "E1", 12),
 ]
-UNLESS_ALL_LIVE_SEARCH = {"every_member_searches", "began_after_commit"}
+SLOW_COMPACTED = [
+    ("met_in_this_epoch", 1, {MOVE}, {**OUTSIDE, "epochs": 3, "attempts": 2}, "E1", 25),
+]
+UNLESS_ALL_LIVE_SEARCH = {"every_member_searches", "began_after_commit", "met_in_this_epoch"}
 """Needed only if a live replica may be left out of a search."""
 
 IMPLIED_COMPACTED = {
@@ -176,8 +181,11 @@ IMPLIED_COMPACTED = {
 }
 
 
+COMPACTED_ROWS = NEEDED_COMPACTED + (SLOW_COMPACTED if FAULTS else [])
+
+
 @pytest.mark.parametrize(
-    ("rule", "faults", "kinds", "scope", "harm", "steps"), NEEDED_COMPACTED, ids=[row[0] for row in NEEDED_COMPACTED]
+    ("rule", "faults", "kinds", "scope", "harm", "steps"), COMPACTED_ROWS, ids=[row[0] for row in COMPACTED_ROWS]
 )
 def test_each_rule_of_compacted_logs_is_needed(
     rule: str, faults: int, kinds: set[str], scope: dict, harm: str, steps: int
@@ -198,5 +206,5 @@ def test_without_an_implied_rule_of_compacted_logs_nothing_is_found(rule: str):
 def test_every_rule_of_erasures_is_tried():
     tried = {row[0] for row in NEEDED} | set(IMPLIED) | {row[0] for row in SLOW}
     assert tried == set(Rules.__dataclass_fields__)
-    tried = {row[0] for row in NEEDED_COMPACTED} | set(IMPLIED_COMPACTED)
+    tried = {row[0] for row in NEEDED_COMPACTED + SLOW_COMPACTED} | set(IMPLIED_COMPACTED)
     assert tried == set(compacted.Rules.__dataclass_fields__)

@@ -1,6 +1,7 @@
 """Bugs planted on purpose in erasing single records, one for each rule of docs/adr/0023 and 0024 that runs can show.
 
-Each was found within 45 seeds from the first one on; PLANT_SEEDS=n searches that many.
+Each was found within 45 seeds from the first one on; PLANT_SEEDS=n searches that many. Those of compacted logs are
+searched for where replicas compact at different times.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import Any, Final
 import pytest
 
 from lowtide.broker.ledger.kept_searches import KeptSearches
+from lowtide.broker.partitions import compacted_erasures, replica_searches
+from lowtide.broker.partitions.log_searches import LogSearches
+from lowtide.broker.partitions.replica_searches import ReplicaSearches
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory import directory_erasures
+from lowtide.storage.erasures.log_search import SearchedLog
+from lowtide.storage.erasures.record_search import FoundRecords
 from lowtide.storage.log.log_erasures import LogErasures
 from lowtide.storage.log.opening import loader
 
@@ -78,8 +84,8 @@ def a_start_finds_no_erasures_in_batches(patch: Patch) -> None:
 
 
 def a_search_ends_at_the_high_watermark(patch: Patch) -> None:
-    def begun(self: Any, partition: Partition, selector: Any) -> Any:
-        return self._parts.searches.begin(partition, selector, partition.log.high_watermark)
+    def begun(self: Any, partition: Partition, selector: Any, *, with_keys: bool) -> Any:
+        return self._parts.searches.begin(partition, selector, partition.log.high_watermark, with_keys=with_keys)
 
     patch.setattr(KeptSearches, "_begun", begun)
 
@@ -123,6 +129,43 @@ def a_replica_that_is_out_of_sync_serves_readers(patch: Patch) -> None:
     patch.setattr(Partition, "may_serve_as_follower", serves)
 
 
+def a_follower_is_not_searched(patch: Patch) -> None:
+    """It says that it was."""
+
+    async def nothing(_self: Any, _partition: Partition, _wanted: Any, end_offset: Offset) -> Any:
+        return SearchedLog(end_offset, end_offset, FoundRecords()), {}
+
+    patch.setattr(ReplicaSearches, "_found", nothing)
+
+
+def the_end_of_a_search_is_ignored(patch: Patch) -> None:
+    """Records that arrive while replicas search are erased too."""
+    search = LogSearches.search
+
+    async def searched(self: LogSearches, partition: Partition, selector: Any, _end: Offset, **options: Any) -> Any:
+        return await search(self, partition, selector, partition.log.log_end_offset, **options)
+
+    patch.setattr(LogSearches, "search", searched)
+
+
+def only_the_named_version_is_erased(patch: Patch) -> None:
+    for module in (compacted_erasures, replica_searches):
+        patch.setattr(module, "up_to", lambda _ends, _versions: FoundRecords())
+
+
+def newer_versions_are_erased_too(patch: Patch) -> None:
+    for module in (compacted_erasures, replica_searches):
+        patch.setattr(module, "up_to", lambda _ends, versions: versions.records)
+
+
+def a_replica_that_was_away_goes_on(patch: Patch) -> None:
+    patch.setattr(LogErasures, "must_start_over", lambda *_: False)
+
+
+def versions_that_only_a_follower_has_are_forgotten(patch: Patch) -> None:
+    patch.setattr(replica_searches, "ends_of", lambda _named: {})
+
+
 PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, int]]] = [
     (a_broker_confirms_before_its_files_are_clean, "E3:", ANY, 0),
     (a_broker_confirms_before_the_erasure_is_here, "E[13]:", ANY, 0),
@@ -141,6 +184,16 @@ PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, i
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
 
 
+COMPACTED_PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, int]]] = [
+    (a_follower_is_not_searched, "E[13]:", ANY, 0),
+    (the_end_of_a_search_is_ignored, "E2:", ANY, 0),
+    (only_the_named_version_is_erased, "E[13]:", ANY, 0),
+    (newer_versions_are_erased_too, "E2:", ANY, 0),
+    (a_replica_that_was_away_goes_on, "E[13]:", ANY, 0),
+    (versions_that_only_a_follower_has_are_forgotten, "E[13]:", ANY, 0),
+]
+
+
 @pytest.mark.parametrize(
     ("plant", "expected", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", "")
 )
@@ -151,10 +204,35 @@ def test_is_found(
     first_seed: int,
     monkeypatch: Patch,
 ) -> None:
+    find_planted(plant, expected, faults, first_seed, monkeypatch, compacts=False)
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected", "faults", "first_seed"), COMPACTED_PLANTS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_is_found_in_a_compacted_log(
+    plant: Callable[[Patch], None],
+    expected: str,
+    faults: tuple[str, ...] | None,
+    first_seed: int,
+    monkeypatch: Patch,
+) -> None:
+    find_planted(plant, expected, faults, first_seed, monkeypatch, compacts=True)
+
+
+def find_planted(
+    plant: Callable[[Patch], None],
+    expected: str,
+    faults: tuple[str, ...] | None,
+    first_seed: int,
+    monkeypatch: Patch,
+    *,
+    compacts: bool,
+) -> None:
     plant(monkeypatch)
     unclean = True if faults is LOSING else None
     find(
         expected,
-        lambda seed: simulate_cluster(seed, faults=faults, unclean=unclean, kinds=("erasures",)),
+        lambda seed: simulate_cluster(seed, faults=faults, unclean=unclean, kinds=("erasures",), compacts=compacts),
         range(first_seed, first_seed + MAXIMUM_SEEDS),
     )

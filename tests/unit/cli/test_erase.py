@@ -130,6 +130,7 @@ def test_json_has_all_of_it() -> None:
         "dry_run": False,
         "erasure_id": str(ID),
         "nonce": None,
+        "standing_until": None,
         "partitions": [
             {
                 "topic": "orders",

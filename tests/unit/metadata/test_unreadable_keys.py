@@ -29,6 +29,7 @@ from lowtide.metadata.records import (
     RegistrationRecord,
     ScramRecord,
     ScramSecretRecord,
+    StandingRecord,
     SuspensionRecord,
     TokenRecord,
     TopicRecord,
@@ -97,6 +98,9 @@ KINDS = {
     "acl_change": Kind(keys.ACL_CHANGE, encode(AclChangeRecord((), ("0" * 32,))), "acl_change"),
     "tokens/<hash of the HMAC>": Kind(
         keys.token(b"h"), encode(TokenRecord("i", "User:o", "User:r", (), 1, 2, 3, {})), "tokens"
+    ),
+    "standing/<erasure id, hexadecimal>": Kind(
+        keys.standing(b"i" * 16), encode(StandingRecord(("t",), (), b"c", "User:a", 1, 2, b"s", (b"d",))), "standing"
     ),
     "adoption": Kind(keys.ADOPTION, b"kafka"),
 }

@@ -100,7 +100,7 @@ RANGES = {
     **dict.fromkeys(range(32_002, 32_008), (0, 0, 0)),
     32_008: (0, 1, 0),
     32_009: (0, 1, 0),
-    **dict.fromkeys((32_010, 32_011), (0, 0, 0)),
+    **dict.fromkeys(range(32_010, 32_014), (0, 0, 0)),
 }
 """Lowest, highest and first flexible version by API key, written by hand."""
 

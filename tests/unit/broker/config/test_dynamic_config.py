@@ -345,7 +345,7 @@ def test_other_directories_cannot_be_cordoned(text: str) -> None:
 
 def test_every_key_that_can_be_set_takes_effect() -> None:
     """All are known keys, and none is one that Kafka does not allow to change."""
-    assert len(DYNAMIC_KEYS) == 52
+    assert len(DYNAMIC_KEYS) == 53
     assert not DYNAMIC_KEYS & {
         "log.roll.hours",
         "log.retention.hours",

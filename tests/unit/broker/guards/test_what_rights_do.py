@@ -50,9 +50,9 @@ class Key(NamedTuple):
 
 
 def rights(text: str) -> tuple[tuple[Operation, Resource], ...]:
-    """From `ALTER_CONFIGS and ALTER on the cluster`."""
-    operations, place = text.split(" on the ")
-    return tuple((getattr(Operation, each), PLACES[place]) for each in operations.split(" and "))
+    """From `ALTER_CONFIGS and ALTER on the cluster`, and several of these with a comma between them."""
+    parts = [part.split(" on the ") for part in text.split(", ")]
+    return tuple((getattr(Operation, each), PLACES[place]) for found, place in parts for each in found.split(" and "))
 
 
 def keys_on_the_page() -> list[Key]:

@@ -12,9 +12,9 @@ from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords, NamedRun, encode_entry
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.find_records import FoundPartition, RecordOffsets
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest
 from lowtide.protocol.records import iterate_batches, iterate_records
-from lowtide.replication.erasure_search import FoundRecord
 from lowtide.replication.follower_reads import lacks_erasures
 
 from .leading import NONE, Leading, simulate
@@ -111,11 +111,18 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
         epoch = partition.leader_epoch
         asked: list[tuple[int, list[tuple[int, int]]]] = []
 
-        async def answer(search: CompactedErasure, broker: BrokerImage, _epoch: int) -> dict[int, FoundRecord]:
-            rows = search._request(0).topics[0].partitions[0].offsets
+        async def answer(search: CompactedErasure, broker: BrokerImage, _epoch: int) -> FoundPartition:
+            request = search._request(0)
+            rows = request.topics[0].partitions[0].offsets
             asked.append((broker.broker_id, [(each.first_offset, each.last_offset) for each in rows]))
-            other = FoundRecord(99, epoch)
-            return {3: FoundRecord(1, epoch), 5: other} if broker.broker_id == 2 else {}
+            assert request.keys == [b"person"]
+            own = {
+                "offsets": [RecordOffsets(first_offset=0, last_offset=0)],
+                "timestamps": [1],
+                "leader_epochs": [epoch],
+            }
+            found = own if broker.broker_id == 2 else {}
+            return FoundPartition(partition_index=0, error_code=NONE, **found)
 
         with (
             patch.object(CompactedErasure, "_answer", answer),
@@ -123,9 +130,9 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
         ):
             await record(
                 world,
-                NamedRun(first_offset=3, leader_epoch=epoch, timestamps=[1]),
                 NamedRun(first_offset=4, leader_epoch=epoch, timestamps=[1]),
                 NamedRun(first_offset=5, leader_epoch=epoch, timestamps=[2]),
+                NamedRun(first_offset=90, leader_epoch=epoch, timestamps=[2]),
             )
             await lose(world)
             assert await read(world) == []
@@ -134,11 +141,13 @@ def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() 
                 await commit(world)  # Followers are asked when they have the log.
                 if not partition.log.erasures.withheld:
                     break
-        assert sorted(asked) == [(2, [(3, 5)]), (3, [(3, 5)])]
+        assert sorted(asked) == [(2, [(4, 4)]), (3, [(4, 4)])]
         [repeated] = partition.log.erasures.known
-        assert (repeated.count, repeated.left.ranges(), repeated.has_search) == (2, ((3, 4),), True)
+        print(repeated)
+        assert repeated.has_search
+        assert repeated.left.ranges() == ((0, 0), (4, 4))
         await commit(world)
-        assert await read(world) == [0, 1, 2, 5, 6]
+        assert await read(world) == [1, 2, 3, 5, 6]
 
     simulate(run)
 

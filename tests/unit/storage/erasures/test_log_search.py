@@ -39,11 +39,16 @@ class SearchedWorld:
                 self.world.roll()
 
     def begin(
-        self, selector: RecordSelector = PERSON, *, filters: bool = False, end_offset: int | None = None
+        self,
+        selector: RecordSelector = PERSON,
+        *,
+        filters: bool = False,
+        end_offset: int | None = None,
+        first_offset: int = -1,
     ) -> LogSearch:
         log = self.world.log
         end = log.log_end_offset if end_offset is None else end_offset
-        terms = SearchTerms(selector, end, filters, NO_RATE_LIMIT, bytes(32))
+        terms = SearchTerms(selector, end, first_offset, filters, NO_RATE_LIMIT, bytes(32))
         ports = SearchPorts(self.world.filesystem, self.worker, lambda each: self.is_here and each is self.world.log)
         search = LogSearch(log, terms, ports, lambda *result: self.results.append(result))
         search.begin()
@@ -296,3 +301,18 @@ def test_filters_leave_with_the_segments_that_are_replaced(searched: SearchedWor
         removed.unlink(searched.world.filesystem)
     assert searched.names() == []
     assert searched.found(filters=True) == searched.in_files()
+
+
+def test_a_search_from_an_offset_reads_what_is_behind_it(searched: SearchedWorld) -> None:
+    """Protects standing erasures, which search what is new: nothing behind the offset is missed, and no filter lies."""
+    searched.fill()
+    every = searched.in_files()
+    whole = searched.begin().total_bytes
+    searched.finish()
+    for first_offset in range(searched.world.log.log_end_offset + 1):
+        search = searched.begin(first_offset=first_offset, filters=True)
+        result = searched.finish()
+        assert isinstance(result, SearchedLog)
+        assert list(result.records.offsets) == [each for each in every if each >= first_offset]
+        assert search.searched_bytes <= whole
+    assert searched.found(filters=True) == every, "a filter knows all of its segment"

@@ -13,10 +13,12 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.key_digest import DigestIndex, KeyDigests, key_digest
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, Record, TimestampType, iterate_records, read_batch_header
 from lowtide.storage.erasures.record_search import (
     KEYS_MAX,
+    DigestSelector,
     FoundRecords,
     HeaderSelector,
     KeySelector,
@@ -72,6 +74,26 @@ def test_records_with_one_of_the_keys_match(
     kind = TimestampType.LOG_APPEND_TIME if append_time else TimestampType.CREATE_TIME
     batch = build_batch(rows, base_offset=40, leader_epoch=5, compression=codec, timestamp_type=kind)
     assert search(KeySelector(keys), batch) == plain(batch, lambda record: record.key in keys)
+
+
+@given(ROWS, CODECS, st.lists(st.frozensets(SOME_KEYS, min_size=1, max_size=6), min_size=1, max_size=3))
+def test_records_with_a_digest_of_the_key_match(
+    rows: list[Any], codec: Compression, groups: list[frozenset[bytes]]
+) -> None:
+    """Protects standing erasures, which have no keys: the same records are found, each with its key."""
+    secrets = [bytes([number]) * 32 for number in range(len(groups))]
+    digests = tuple(
+        KeyDigests(secret, tuple(key_digest(secret, key) for key in keys))
+        for secret, keys in zip(secrets, groups, strict=True)
+    )
+    batch = build_batch(rows, base_offset=40, leader_epoch=5, compression=codec)
+    keys = frozenset().union(*groups)
+    assert search(DigestSelector(digests), batch) == plain(batch, lambda record: record.key in keys)
+    index = DigestIndex(digests)
+    for key in keys:
+        assert index.groups_of(key) == tuple(number for number, group in enumerate(groups) if key in group)
+    other = KeyDigests(b"x" * 32, digests[0].digests)
+    assert DigestIndex([other]).groups_of(next(iter(groups[0]))) == (), "another secret"
 
 
 @given(ROWS, CODECS, st.sampled_from([b"", b"who", b"trace", b"other"]), st.none() | st.sampled_from([b"", b"x"]))
@@ -157,6 +179,7 @@ def test_damaged_records_are_an_error_or_match_as_they_are_read(
         (KeySelector(frozenset([b""])), None),
         (HeaderSelector(b"", None), None),
         (OffsetSelector((OffsetRange(0, 0),)), None),
+        (DigestSelector((KeyDigests(b"secret", (b"secret",)),)), "by digests"),
     ],
 )
 def test_a_bad_selector_is_refused_without_its_content(selector: RecordSelector, reason: str | None) -> None:

@@ -69,6 +69,24 @@ def test_a_follower_takes_no_erasure_for_which_it_was_not_searched() -> None:
     assert [each.has_search for each in follower.erasures.known] == [True]
 
 
+def test_a_follower_takes_an_erasure_that_the_leader_had_when_the_copying_began() -> None:
+    """Protects followers of a leader that can't commit its erasure without them: they would start over for ever."""
+    leader, follower = new_log(), new_log()
+    search = ReplicaSearch(UUID(int=9), (1,))
+    for number in range(2):
+        erasure = make_erasure(ErasureRecord(UUID(int=number), (), search), 0)
+        leader.append_as_leader(erasure, leader_epoch=0, now_ms=NOW_MS)
+    content = memoryview(content_at(leader, 0))
+    with pytest.raises(NotSearchedError) as met:
+        follower.append_as_follower(content, now_ms=NOW_MS, broker_id=2)
+    assert met.value.offset == 0
+    with pytest.raises(NotSearchedError) as met:
+        follower.append_as_follower(content, now_ms=NOW_MS, broker_id=2, erasures_before=1)
+    assert met.value.offset == 1
+    taken = follower.append_as_follower(content, now_ms=NOW_MS, broker_id=2, erasures_before=2)
+    assert isinstance(taken, FollowerAppend)
+
+
 def test_a_follower_takes_no_offset_twice() -> None:
     leader, follower = new_log(), new_log()
     append(leader, 1, 2)
