@@ -185,7 +185,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
 def _goals(found: Mapping[TopicPartition, SearchedPartition | AdminError]) -> dict[TopicPartition, EraseGoal]:
     """Returns what all replicas of the searched partitions must have done.
 
-    Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+    If nothing is found, an earlier call may have erased it, and other replicas may not be done.
     """
     return {
         key: EraseGoal(max(each.log_start_offset, 0), each.erasures_end if each.erasures_end > 0 else each.searched_to)

@@ -32,9 +32,8 @@ from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.erased_history import ErasedHistory
 from lowtide.simulation.erasing_work import files_of, records_of
-from lowtide.simulation.forgotten_keys import ForgottenLoad
 from lowtide.simulation.history import HistoryError
-from lowtide.simulation.keyed_load import KeyedAuditor
+from lowtide.simulation.keyed_load import KeyedAuditor, KeyedLoad
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.replica_watch import content_of
 from lowtide.storage.log.log import Log
@@ -105,7 +104,7 @@ class ForgettingWork:
         self._begun = 0
         self._cleaned: dict[tuple[BrokerId, str], tuple[Folder, frozenset[bytes]]] = {}
         """What each broker has confirmed for the disk that it had, by the partition's name."""
-        keyed = [load for load in loads if isinstance(load, ForgottenLoad)]
+        keyed = [load for load in loads if isinstance(load, KeyedLoad)]
         self._auditors = [KeyedAuditor(cluster, [load], Random(random.getrandbits(64))) for load in keyed]
         for load in loads:
             load.history.erasures = ErasedHistory(load.history.name, load.key_of)
@@ -140,7 +139,7 @@ class ForgettingWork:
     def _wanted(self, load: PartitionLoad, texts: list[bytes]) -> Wanted:
         """Returns an erasure of the keys of records; in a compacted log sometimes of one by its offset."""
         search_id = self._random.getrandbits(128).to_bytes(16, "big")
-        if isinstance(load, ForgottenLoad) and self._random.random() < OFFSETS_SHARE:
+        if isinstance(load, KeyedLoad) and self._random.random() < OFFSETS_SHARE:
             offset = load.history.places[texts[0]]
             return Wanted(search_id, {load.key_of(texts[0]): offset}, offset, self._random.random() < 0.5)  # noqa: PLR2004
         return Wanted(search_id, {load.key_of(text): NEVER for text in sorted(texts)}, None, False)
@@ -242,7 +241,7 @@ class ForgettingWork:
         return bool(code == ErrorCode.NONE)
 
     def _look_at(self, load: PartitionLoad, machine: Machine, texts: frozenset[bytes], when: str) -> None:
-        """E3: no file of a broker has the records."""
+        """Checks that no file of a broker has the records (E3)."""
         log = _log_of(machine, load)
         if log is None or load.history.records_are_void:
             return
@@ -262,7 +261,7 @@ class ForgettingWork:
         return found
 
     def on_death(self, machine: Machine) -> None:
-        """E3: checks the files after a crash, before anything changes them."""
+        """Checks the files after a crash, before anything changes them (E3)."""
         for load in self._loads:
             log = self._last_log(machine, load)
             disk, texts = self._cleaned.get((machine.broker_id, load.history.name), (None, frozenset()))
@@ -296,7 +295,7 @@ class ForgettingWork:
             for machine, log in logs:
                 self._note(f"{machine.host} is read: {log.describe()}")
                 offsets = {offset for offset in self.read_replica(load, log) if offset >= start}
-                if first is not None and offsets != first and not isinstance(load, ForgottenLoad):
+                if first is not None and offsets != first and not isinstance(load, KeyedLoad):
                     load.history.fail(f"E2: {machine.host} has not the same records as others: {offsets ^ first}")
                 first = offsets
             texts = erasures.erased_values(load.history.places) | erasures.clean
@@ -311,7 +310,7 @@ class ForgettingWork:
         return not any(self._left_in(load, machine, log, texts) for machine, log in logs)
 
     def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
-        """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
+        """Checks that a replica has all live records and no others (R1, E2). Returns them."""
         position, records = log.log_start_offset, dict[Offset, bytes]()
         while position < log.log_end_offset:
             read = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice

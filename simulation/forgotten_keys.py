@@ -20,10 +20,6 @@ CLEANER_PAUSES_MS: Final = ("100", "500", "500", "4000")
 """How often a broker compacts. Some keep old versions for nearly a whole run."""
 
 
-class ForgottenLoad(KeyedLoad):
-    """A compacted partition with erasures."""
-
-
 def main_load(
     number: int,
     make_client: Callable[[str], ClusterClient],
@@ -33,7 +29,7 @@ def main_load(
 ) -> PartitionLoad:
     """Returns the load of a partition of the main topic, which is compacted if `configs` say how."""
     if configs:
-        return ForgottenLoad(TOPIC, number, make_client, random, observer, configs)
+        return KeyedLoad(TOPIC, number, make_client, random, observer, configs)
     return PartitionLoad(TOPIC, number, make_client, random, observer)
 
 
