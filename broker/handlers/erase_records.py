@@ -12,8 +12,8 @@ Errors: INVALID_REQUEST for too many partitions, THROTTLING_QUOTA_EXCEEDED if to
 of this one; of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION,
 NOT_LEADER_OR_FOLLOWER (no replica here, or it was moved or truncated meanwhile), INCONSISTENT_TOPIC_ID,
 OFFSET_OUT_OF_RANGE for a negative offset, OFFSET_NOT_AVAILABLE while the replica's log start is below it,
-POLICY_VIOLATION while the topic is held,
-REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, COORDINATOR_NOT_AVAILABLE while the ledger can't be written.
+POLICY_VIOLATION while the topic is held, REQUEST_TIMED_OUT with the reason, KAFKA_STORAGE_ERROR,
+COORDINATOR_NOT_AVAILABLE while the ledger can't be written.
 
 KIPs: 107.
 """
@@ -115,6 +115,10 @@ class EraseRecordsHandler:
             await erasing.wait(deadline)
         finally:
             erasing.end()
+        directories = self._broker.replicas.log_manager.directories
+        for row, log, goal in begun:
+            if row.error_code == ErrorCode.REQUEST_TIMED_OUT:
+                row.error_message = directories.erasure_waits(log).why(log, goal.erasures_end)
         if request.erasure_id != NO_ERASURE:
             clean = [each for each in begun if each[0].error_code == ErrorCode.NONE]
             await self._record(bytes(request.erasure_id), str(context.principal), clean, deadline)

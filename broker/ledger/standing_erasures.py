@@ -398,5 +398,5 @@ def make_erasure_parts(
     )
     marks = ErasureMarks(broker)
     eraser = SearchEraser(broker, ledger, marks)
-    lost = LostErasures(broker, ledger, marks, searches)
+    lost = LostErasures(broker, ledger, marks, searching)
     return ErasureParts(ledger, searching, eraser, lost, StandingErasures(broker, ledger, searching, eraser))
