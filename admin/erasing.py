@@ -33,7 +33,7 @@ from lowtide.admin.receipts.commitment import (
     keys_selector,
     offsets_selector,
 )
-from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.admin.replica_erasing import CleanedReplicas, Probe, clean_replicas, replicas_of, unable_brokers
 from lowtide.admin.standing import StandingTerms, begin_standing
 from lowtide.protocol.erasure_ledger_records import SelectorKind
 from lowtide.protocol.erasure_record import EraseGoal
@@ -144,11 +144,8 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
-    if force and offsets is None:
-        raise ValueError("force is for offsets")
+    _check_options(query, standing, force=force, dry_run=dry_run)
     check_topic_ids(topic_ids or {})
-    if standing is not None and (dry_run or not query.keys):
-        raise ValueError("only an erasure by key can stand")
     call = client.call(timeout)
     nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
@@ -178,16 +175,20 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results = {
-        key: _searched(used_id, nonce, each, ends_ms) if isinstance(each, SearchedPartition) else each
+    goals = {} if dry_run else {key: each.goal for key, each in found.items() if isinstance(each, SearchedPartition)}
+    cleaned = await clean_replicas(call, goals, view, used_id)
+    return {
+        key: _result(used_id, nonce, each, ends_ms, cleaned.get(key)) if isinstance(each, SearchedPartition) else each
         for key, each in found.items()
     }
-    goals = {} if dry_run else {key: each.goal for key, each in found.items() if isinstance(each, SearchedPartition)}
-    for key, cleaned in (await clean_replicas(call, goals, view, used_id)).items():
-        result = results[key]
-        assert isinstance(result, PartitionErasure)
-        results[key] = replace(result, erasures_end=goals[key].erasures_end, **cleaned._asdict())
-    return results
+
+
+def _check_options(query: RecordQuery, standing: StandingTerms | None, *, force: bool, dry_run: bool) -> None:
+    """Errors: ValueError for options that exclude each other."""
+    if force and query.offsets is None:
+        raise ValueError("force is for offsets")
+    if standing is not None and (dry_run or not query.keys):
+        raise ValueError("only an erasure by key can stand")
 
 
 def _random_id(call: AdminCall) -> UUID:
@@ -203,8 +204,11 @@ def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
     return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
 
 
-def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None) -> PartitionErasure:
-    return PartitionErasure(
+def _result(
+    erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None, cleaned: CleanedReplicas | None
+) -> PartitionErasure:
+    """Returns the result of a partition that was searched; without `cleaned` it was not erased."""
+    result = PartitionErasure(
         erasure_id=erasure_id,
         nonce=nonce,
         searched_from=found.searched_from,
@@ -212,3 +216,6 @@ def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms:
         count=found.count,
         standing_until_ms=ends_ms,
     )
+    if cleaned is None:
+        return result
+    return replace(result, erasures_end=found.goal.erasures_end, **cleaned._asdict())
