@@ -148,7 +148,7 @@ class BlockingConnection:
         self._core.begin_session(step, self._clock.monotonic_ms())
 
     def _send(self, message: ApiMessage, version: int, deadline_ms: int) -> None:
-        """Errors: ConnectionFailedError."""
+        """Sends the request. Errors: ConnectionFailedError."""
         parts: list[Any] = self._core.request_parts(message, version, None)
         try:
             if len(parts) == 1 or self._is_encrypted:
@@ -183,7 +183,7 @@ class BlockingConnection:
             self._answers.append(answer)
 
     def _remaining_s(self, deadline_ms: int) -> float:
-        """Errors: TimeoutError after the deadline."""
+        """Returns the time until the deadline. Errors: TimeoutError after it."""
         remaining_ms = deadline_ms - self._clock.monotonic_ms()
         if remaining_ms <= 0:
             raise TimeoutError

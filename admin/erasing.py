@@ -145,27 +145,35 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     query = checked_query(partitions, keys, header, offsets)
     if force and offsets is None:
         raise ValueError("force is for offsets")
+    check_topic_ids(topic_ids or {})
     if standing is not None and (dry_run or not query.keys):
         raise ValueError("only an erasure by key can stand")
-    check_topic_ids(topic_ids or {})
     call = client.call(timeout)
     nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
-    probes = [_FIND, _ERASE, *(() if standing is None else (_STAND,))]
-    unable = {} if dry_run else await unable_brokers(call, partitions, view, probes)
-    if unable:
-        reason = f"nothing is erased: {next(iter(unable.values()))}"
-        return {partition: _unsupported(partition, reason) for partition in partitions}
+    if not dry_run:
+        probes = [_FIND, _ERASE, *(() if standing is None else (_STAND,))]
+        unable = await unable_brokers(call, partitions, view, probes)
+        if unable:
+            reason = f"nothing is erased: {next(iter(unable.values()))}"
+            return {partition: _unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    hidden = _commitment(nonce, query)
-    ends_ms = None if standing is None else await begin_standing(call, used_id, query.keys, hidden, standing)
-    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=hidden, force=force)
+    committed = _commitment(nonce, query)
+    ends_ms = None
+    if standing is not None:
+        ends_ms = await begin_standing(call, used_id, query.keys, committed, standing)
+    search = FindCall(
+        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed, force=force
+    )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results = {key: _searched(used_id, nonce, each, ends_ms) for key, each in found.items()}
+    results = {
+        key: _searched(used_id, nonce, each, ends_ms) if isinstance(each, SearchedPartition) else each
+        for key, each in found.items()
+    }
     goals = {} if dry_run else _goals(found)
     for key, cleaned in (await clean_replicas(call, goals, view, used_id)).items():
         result = results[key]
@@ -177,7 +185,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
 def _goals(found: Mapping[TopicPartition, SearchedPartition | AdminError]) -> dict[TopicPartition, EraseGoal]:
     """Returns what all replicas of the searched partitions must have done.
 
-    Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+    If nothing is found, an earlier call may have erased it, and other replicas may not be done.
     """
     return {
         key: EraseGoal(max(each.log_start_offset, 0), each.erasures_end if each.erasures_end > 0 else each.searched_to)
@@ -201,12 +209,7 @@ def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
     return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
 
 
-def _searched(
-    erasure_id: UUID, nonce: bytes, found: SearchedPartition | AdminError, ends_ms: int | None
-) -> PartitionErasure | AdminError:
-    """Returns the result of a search before any broker has confirmed; an error stays one."""
-    if not isinstance(found, SearchedPartition):
-        return found
+def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None) -> PartitionErasure:
     return PartitionErasure(
         erasure_id=erasure_id,
         nonce=nonce,

@@ -219,7 +219,7 @@ def checked_query(
     """Returns what to find. Errors: ValueError, without its content."""
     ranges = None if offsets is None else {key: OffsetRanges(each) for key, each in offsets.items()}
     if ranges is not None and not all(ranges.get(key) for key in partitions):
-        raise ValueError("offsets must have some for each partition")
+        raise ValueError("offsets must have at least one offset of each partition")
     return RecordQuery(keys=frozenset(keys), header=header, offsets=ranges)
 
 

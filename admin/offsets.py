@@ -80,7 +80,7 @@ Place: TypeAlias = OffsetSpec | Timestamp
 
 
 def _checked(places: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Place]:
-    """Errors: ValueError for a place that is neither an OffsetSpec nor a Timestamp."""
+    """Returns the places. Errors: ValueError for one that is neither an OffsetSpec nor a Timestamp."""
     found = by_partition(places, "an OffsetSpec or a Timestamp")
     for partition, place in found.items():
         if not isinstance(place, int | Timestamp):

@@ -160,9 +160,10 @@ async def _resolve_unreached(
     latest: Mapping[TopicPartition, Offset],
     resolved: ResolvedTargets,
 ) -> None:
-    """Resolves partitions without a record at or after their time: all records are deleted, if none is newer.
+    """Resolves partitions without a record at or after their time, to their ends if no newer record is found.
 
-    The newest record may be a deleted one that is still on the disk. If all records are deleted, there is no doubt.
+    A newer record that is found may be a deleted one that is still on the disk. Then the target is in doubt, unless all
+    records are deleted.
     """
     newest = await offsets_at(call, dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP))
     doubtful: dict[TopicPartition, ListedOffset] = {}

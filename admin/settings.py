@@ -231,7 +231,7 @@ _NO_OTHER_STORES: Final = (
 
 
 def _tls(given: ClientProperties) -> TlsSettings:
-    """Errors: SettingsError."""
+    """Returns the TLS settings. Errors: SettingsError."""
     for side, location in (("truststore", "ssl.truststore.location"), ("keystore", "ssl.keystore.location")):
         kind = given.choice(f"ssl.{side}.type", _STORE_TYPES)
         given.get(f"ssl.{side}.password")
@@ -256,7 +256,7 @@ def _tls(given: ClientProperties) -> TlsSettings:
 
 
 def _ciphers(text: str | None) -> str | None:
-    """OpenSSL separates by colons, Java by commas."""
+    """Returns the ciphers as OpenSSL separates them: by colons, where Java has commas."""
     return ":".join(piece.strip() for piece in text.split(",")) if text else None
 
 
@@ -280,7 +280,10 @@ _LOGIN_MODULES: Final = {
 
 
 def _sasl(given: ClientProperties, *, required: bool) -> ClientSaslSettings | None:
-    """Errors: SettingsError for invalid settings, and for missing ones if a login is required."""
+    """Returns the SASL settings.
+
+    Errors: SettingsError for invalid settings, and for missing ones if a login is required.
+    """
     mechanism = given.choice("sasl.mechanism", MECHANISMS) or given.choice("sasl.mechanisms", MECHANISMS) or "GSSAPI"
     username, password, by_token = given.get("sasl.username"), given.secret("sasl.password"), False
     login = given.get("sasl.jaas.config")
@@ -295,7 +298,7 @@ def _sasl(given: ClientProperties, *, required: bool) -> ClientSaslSettings | No
 
 
 def _tokens(given: ClientProperties, sasl: ClientSaslSettings | None) -> TokenSource | None:
-    """Errors: SettingsError."""
+    """Returns the source of tokens. Errors: SettingsError."""
     if sasl is None or sasl.mechanism != "OAUTHBEARER":
         return None
     from lowtide.admin.oauth_settings import token_source  # noqa: PLC0415 - slow, and rarely needed

@@ -67,7 +67,7 @@ class Pending(msgspec.Struct, Generic[ResponseT], eq=False):
             listener(self.response)
 
     def abandon(self) -> None:
-        """The client no longer waits for this response."""
+        """Drops the response, because its client no longer waits for it."""
         self.abandoned = True
         self._listener = None  # It references the connection, which can be freed earlier.
         if not self.done and self.on_abandoned is not None:

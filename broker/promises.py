@@ -1,4 +1,4 @@
-"""Responses of coroutines, and coroutines that wait for responses."""
+"""Responses of coroutines, and coroutines that wait for responses and callbacks."""
 
 from __future__ import annotations
 
@@ -56,24 +56,35 @@ def mapped(pending: Pending[Any], change: Callable[[Any], Any]) -> Pending[Any]:
     return changed
 
 
+def future_of(begin: Callable[[Callable[[ResponseT], None]], object]) -> asyncio.Future[ResponseT]:
+    """Calls `begin` with a callback, and returns a future of the first result that the callback gets.
+
+    The callback ignores later results, and those after the future was cancelled.
+    """
+    future: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
+
+    def on_result(result: ResponseT) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    begin(on_result)
+    return future
+
+
 async def answer_of(pending: Pending[ResponseT], *, for_client: bool = False) -> ResponseT | None:
     """Waits for a response; returns None if there is none.
 
     With `for_client` it is abandoned when that client disconnects.
     """
-    answered: asyncio.Future[ResponseT | None] = asyncio.get_running_loop().create_future()
-
-    def on_answer(response: ResponseT | None) -> None:
-        if not answered.done():
-            answered.set_result(response)
-
-    def give_up() -> None:
-        pending.abandon()
-        on_answer(None)
-
-    pending.listen(on_answer)
+    answered: asyncio.Future[ResponseT | None] = future_of(pending.listen)
     presence = current_presence() if for_client else None
     if presence is None:
         return await answered
+
+    def give_up() -> None:
+        pending.abandon()
+        if not answered.done():
+            answered.set_result(None)
+
     with presence.listening(give_up):
         return await answered

@@ -162,7 +162,7 @@ class Turns:
         return pending if not pending.done else cast("T", pending.response)
 
     def ask(self, pending: Pending[Any], steps: Steps, on_done: Callable[[Any], None] = lambda _: None) -> None:
-        """Runs steps that complete `pending`, or start what does. They end when the client disconnects."""
+        """Runs steps that complete `pending`, or start work that does. They end when the client disconnects."""
         piece = self.run(steps, on_done, partial(self.fail, pending))
         if piece is not None:
             pending.on_abandoned = piece.drop
@@ -305,7 +305,7 @@ class TurnQueue(Generic[T]):
         return len(self._queue)
 
     def enter(self, one: T) -> None:
-        """Gives it a turn after those before it, unless it waits already."""
+        """Adds it to those that wait for a turn, unless it waits already."""
         self._queue[one] = None
         self._schedule()
 

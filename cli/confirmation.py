@@ -30,7 +30,7 @@ def confirm(
 
 
 def check_terminal(rehearsal: str = ", or try --dry-run first") -> None:
-    """Errors: CommandError if there is no terminal to ask on."""
+    """Checks that there is a terminal to ask on. Errors: CommandError."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         reason = "this command asks for confirmation, and there is no terminal"
         raise CommandError(f"{reason}: give --yes{rehearsal}. Nothing was done.", ExitCode.NOT_CONFIRMED)

@@ -176,7 +176,7 @@ def _login_help(secured: SecureCluster, bootstrap: str) -> list[str]:
 
 
 async def _until_stopped(cluster: LocalCluster, ends: asyncio.Queue[int | None]) -> int:
-    """Stops brokers that fail, and all after None. Returns 1 if a broker has failed, else 0."""
+    """Stops each broker that `ends` reports as failed, and all after None. Returns 1 if one has failed, else 0."""
     failed = False
     while cluster.brokers and (broker_id := await ends.get()) is not None:
         failed = True

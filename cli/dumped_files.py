@@ -36,7 +36,7 @@ from lowtide.storage.log.segments.segment_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal
 
 

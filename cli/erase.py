@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import typer
@@ -56,6 +56,17 @@ STANDING_HELP: Final = (
     "erase the keys again if they return, for so long: 12h, 90d; also in topics that match the patterns later"
 )
 
+
+class ErasureOptions(NamedTuple):
+    """How records are erased."""
+
+    erasure_id: UUID | None = None
+    standing: StandingTerms | None = None
+    force: bool = False
+
+
+NO_OPTIONS: Final = ErasureOptions()
+
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
@@ -103,7 +114,10 @@ async def erase(
     query = (
         None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
     )
-    _check_options(query, dry_run=dry_run, tombstone=tombstone, force=force)
+    if tombstone and (query is None or not query.keys or dry_run):
+        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if force and not by_offset:
+        raise misused("--force needs --offsets.")
     terms = _standing_of(standing, texts, patterns)
     if terms is not None and (query is None or not query.keys or dry_run or tombstone):
         raise misused(STANDING_NEEDS)
@@ -122,22 +136,13 @@ async def erase(
             f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
             None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
         )
-    results = await _erased(
-        call, query, chosen, view, dry_run=dry_run, erasure_id=erasure_id, force=force, standing=terms
-    )
+    options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
+    results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     exit_code = _shown(call, chosen, results, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
     return exit_code
-
-
-def _check_options(query: RecordQuery | None, *, dry_run: bool, tombstone: bool, force: bool) -> None:
-    """Errors: CommandError for options that exclude each other. `query` is None if offsets are given."""
-    if tombstone and (query is None or not query.keys or dry_run):
-        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
-    if force and query is not None:
-        raise misused("--force needs --offsets.")
 
 
 def _write_tombstones(
@@ -205,9 +210,7 @@ async def _erased(
     view: ClusterView,
     *,
     dry_run: bool,
-    erasure_id: UUID | None = None,
-    force: bool = False,
-    standing: StandingTerms | None = None,
+    options: ErasureOptions = NO_OPTIONS,
 ) -> Results:
     """Erases or only searches, with a progress bar on a terminal. Errors: AdminError; CommandError if no broker can."""
     offsets = None if query.offsets is None else {key: each.ranges() for key, each in query.offsets.items()}
@@ -217,9 +220,9 @@ async def _erased(
             keys=query.keys,
             header=query.header,
             offsets=offsets,
-            force=force,
-            erasure_id=erasure_id,
-            standing=standing,
+            force=options.force,
+            erasure_id=options.erasure_id,
+            standing=options.standing,
             dry_run=dry_run,
             topic_ids=topic_ids_of(view),
             on_progress=on_progress,

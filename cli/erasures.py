@@ -163,7 +163,7 @@ def _last(path: str) -> bytes:
 
 
 def _nonce(text: str) -> bytes:
-    """Errors: CommandError, without the nonce."""
+    """Returns the nonce. Errors: CommandError, without the nonce."""
     try:
         nonce = bytes.fromhex((sys.stdin.readline(1024) if text == "-" else text).strip())
     except ValueError:

@@ -81,7 +81,7 @@ async def read_ledger(call: NetworkCall) -> Ledger:
         raise CommandError(f"the ledger can't be read: {reason}.")
     cluster_id = (await call.client.describe_cluster()).cluster_id
     if not cluster_id:
-        raise CommandError("the brokers don't tell the cluster's id.")
+        raise CommandError("no broker returned the cluster's id.")
     ledger = Ledger(cluster_id, {})
     offset, end = [await _offset_at(call, place) for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
     wanted = ShowRequest(

@@ -118,7 +118,7 @@ def throttle_of(plan: MovePlan, rate: int) -> dict[ConfigResource, list[ConfigCh
 
 
 async def _set_throttle(client: AdminClient, changes: Mapping[ConfigResource, list[ConfigChange]]) -> None:
-    """Errors: CommandError if a topic refuses it. A broker that is away needs no throttle."""
+    """Sets the throttle. Errors: CommandError if a topic refuses it. A broker that is away needs no throttle."""
     for resource, error in (await client.alter_configs(changes)).items():
         if error is not None and resource.type is ConfigResourceType.TOPIC:
             raise CommandError(f"the throttle can't be set: {error}. Nothing was moved.")

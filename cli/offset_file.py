@@ -143,7 +143,7 @@ def _number(text: str) -> int | float:
 
 
 def _integer(key: str, value: Any, low: int, high: int) -> int:
-    """Errors: ValueError for anything but a whole number from `low` to `high`."""
+    """Returns the number. Errors: ValueError for anything but a whole number from `low` to `high`."""
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f'"{key}" is {_shown(value)}: it must be a whole number from {low} to {high}')
     return value

@@ -177,7 +177,7 @@ def print_plan(call: Call, plan: RecoveryPlan, *, dry_run: bool) -> None:
 
 
 def check_losses(plan: RecoveryPlan, *, accepted: bool) -> None:
-    """Errors: CommandError if acknowledged records would be lost and that is not accepted."""
+    """Checks that losses of acknowledged records are accepted, if there are any. Errors: CommandError."""
     if plan.losses and not accepted:
         raise CommandError(
             f"acknowledged records of {plural(len(plan.losses), 'partition')} would be lost, see LOSS above; nothing "

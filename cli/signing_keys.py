@@ -168,7 +168,7 @@ def signing_key(files: FileSystem, path: str) -> Iterator[SigningKey]:
 
 
 def _read_key(files: FileSystem, path: str) -> Ed25519PrivateKey:
-    """Errors: SigningKeyError, also if others may read the key; OSError."""
+    """Reads the key. Errors: SigningKeyError, also if others may read the key; OSError."""
     if Path(path).stat().st_mode & _OTHERS:
         raise SigningKeyError(f"other users may read {path}: remove their rights with `chmod 600`.")
     try:

@@ -138,7 +138,7 @@ def list_users(
 
 
 def _mechanism(text: str) -> ScramMechanism:
-    """Errors: CommandError."""
+    """Returns the mechanism. Errors: CommandError."""
     found = SCRAM_MECHANISMS.get(text.upper())
     if found is not None:
         return found
@@ -237,14 +237,14 @@ def _on_cluster(call: Call, options: UserStore, work: Callable[[AdminClient], Aw
 
 
 def _change_cluster(call: Call, options: UserStore, name: str, change: ScramUpsertion | ScramMechanism) -> None:
-    """Errors: CommandError."""
+    """Changes a user of a cluster. Errors: CommandError."""
     error = _on_cluster(call, options, lambda client: client.alter_scram_users({name: change}))[name]
     if error is not None:
         raise network_error(error)
 
 
 def _cluster_rows(call: Call, options: UserStore) -> list[Row]:
-    """Errors: CommandError."""
+    """Returns the rows of a cluster. Errors: CommandError."""
     users = _on_cluster(call, options, lambda client: client.describe_scram_users())
     found = ((user, each) for user, each in users.items() if isinstance(each, dict))
     return sorted((user, mechanism.text, iterations) for user, each in found for mechanism, iterations in each.items())

@@ -286,7 +286,7 @@ def foreign(headers: Mapping[str, str], *, changes: bool) -> str | None:
 
 
 def _check_origin(request: web.Request) -> None:
-    """Errors: RefusedError for a request of another site."""
+    """Refuses requests of other sites. Errors: RefusedError."""
     reason = foreign(request.headers, changes=request.method != "GET")
     if reason is not None:
         raise RefusedError(HTTPStatus.FORBIDDEN, f"This request is refused: {reason}.")
@@ -297,7 +297,7 @@ def _too_many(error: NoRoomError) -> RefusedError:
 
 
 def _view_name(request: web.Request) -> str:
-    """Errors: RefusedError."""
+    """Returns the name of the view. Errors: RefusedError."""
     name = request.match_info["view"]
     if name not in VIEWS:
         raise RefusedError(HTTPStatus.NOT_FOUND, "There is no such view.")

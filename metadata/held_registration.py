@@ -84,7 +84,7 @@ class HeldRegistration:
         self.broker_epoch = 0
 
     async def refuse(self, error: InconsistentClusterError) -> None:
-        """Stops this broker for good; suspends the store for all brokers if it went back."""
+        """Stops this broker for good. If the store went back to an earlier state, suspends it for all brokers."""
         if self.refused:
             return
         self.refused = str(error)
@@ -127,7 +127,7 @@ class HeldRegistration:
 
     @asynccontextmanager
     async def _refusing(self) -> AsyncGenerator[None, None]:
-        """Fences this broker if a write shows that the store went back. Errors: FencedError."""
+        """Fences this broker if a write shows that the store went back to an earlier state. Errors: FencedError."""
         try:
             yield
         except InconsistentClusterError as error:

@@ -31,7 +31,7 @@ class ReplicaLog(NamedTuple):
 
     @property
     def end(self) -> tuple[LeaderEpoch, Offset]:
-        """Its end: of two logs the greater one has everything committed that the other has."""
+        """Its end. Of two logs, the one with the greater end has everything that is committed in the other."""
         return self.replica.leader_epoch, self.replica.log_end_offset
 
 
@@ -121,7 +121,7 @@ def still_stale(
     """Returns the replicas of unchanged partitions that must not be elected cleanly (rule DR8).
 
     They are stale, or may lack records while another has them all. In the recovered store all are members since
-    `LONG_AGO`, so what an election derived from their registrations is written as a mark.
+    `LONG_AGO`, so their registrations prove nothing, and marks replace them.
     """
     stale: dict[BrokerId, dict[TopicId, frozenset[int]]] = {}
     for topic_id, number, state in kept:

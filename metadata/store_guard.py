@@ -143,10 +143,10 @@ class StoreGuard:
         return await self._claim(key, wanted, ())
 
     async def check_prefix(self) -> str | None:
-        """Checks for another cluster around or inside this one. Returns a sentence about it for an old cluster.
+        """Checks for another cluster around or inside this one.
 
-        An old cluster continues, because it can tell its keys apart. A new one is refused and gives its id back.
-        Errors: NestedPrefixError; UnavailableError.
+        An old cluster continues, because it can tell its keys apart; the result is a sentence about the other one, or
+        None. A new cluster is refused and gives its id back. Errors: NestedPrefixError; UnavailableError.
         """
         if self._follower.image.history.history_id:
             rows = self._follower.copy.rows.values()

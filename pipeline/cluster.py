@@ -127,7 +127,7 @@ class BlockingCluster:
         return connection
 
     def _open(self, address: Address, deadline_ms: int) -> BlockingConnection:
-        """Errors: ConnectionFailedError, TlsError."""
+        """Opens a connection. Errors: ConnectionFailedError, TlsError."""
         return BlockingConnection.open(address, self.settings, deadline_ms, self.clock)
 
     def connection_to(self, broker_id: BrokerId, deadline_ms: int) -> BlockingConnection:

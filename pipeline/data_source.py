@@ -34,19 +34,19 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
         return SCHEMA_WITH_HEADERS if wants_headers(self.options) else SCHEMA
 
     def reader(self, schema: StructType) -> Any:
-        """Errors: OptionError."""
+        """Returns the reader. Errors: OptionError."""
         from lowtide.pipeline.batch_reader import BatchReader  # noqa: PLC0415
 
         return BatchReader(read_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 Spark's name
-        """Errors: OptionError."""
+        """Returns the reader. Errors: OptionError."""
         from lowtide.pipeline.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(read_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 Spark's signature
-        """Errors, before anything is written: OptionError, SettingsError, SinkError."""
+        """Returns the writer. Errors, before anything is written: OptionError, SettingsError, SinkError."""
         from lowtide.pipeline.sink_columns import SinkError  # noqa: PLC0415
         from lowtide.pipeline.writer import BatchWriter, SinkSettings  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ class LowtideDataSource(DataSource):  # type: ignore[misc]
         return BatchWriter(SinkSettings.of(self.options, column_types(schema)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001, N802 Spark's signature
-        """Errors, before anything is written: OptionError, SettingsError, SinkError."""
+        """Returns the writer. Errors, before anything is written: OptionError, SettingsError, SinkError."""
         from lowtide.pipeline.writer import SinkSettings, StreamWriter  # noqa: PLC0415
 
         return StreamWriter(SinkSettings.of(self.options, column_types(schema)))

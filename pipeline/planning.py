@@ -137,7 +137,7 @@ class Planner:
         return {partition: one.offset for partition, one in found.items()}
 
     def _by_time(self, bound: Bound, timestamps: Positions, side: str) -> Positions:
-        """Errors: OptionError, ClusterError."""
+        """Returns the offsets of timestamps. Errors: OptionError, ClusterError."""
         found = self._at(timestamps)
         without = sorted(partition for partition, offset in found.items() if offset < 0)
         if without and side == "starting" and not bound.latest_without_match:

@@ -99,7 +99,7 @@ class ProducerSettings:
 
 
 def _check_fixed(given: dict[str, str], source: str) -> None:
-    """Errors: SettingsError for settings with which retries could lose or duplicate records."""
+    """Refuses settings with which retries could lose or duplicate records. Errors: SettingsError."""
     acks = given.pop("acks", "all").strip().lower()
     if acks not in _ACKS:
         raise SettingsError(

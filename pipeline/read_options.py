@@ -150,7 +150,7 @@ def wants_headers(given: Mapping[str, str]) -> bool:
 
 
 def _subscription(options: Options) -> TopicSelection:
-    """Errors: OptionError, unless exactly one of the three is given."""
+    """Reads the subscription. Errors: OptionError, unless exactly one of the three is given."""
     names = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(names) != 1:
         raise OptionError(
@@ -185,7 +185,7 @@ def _are_partitions(value: Any) -> bool:
 
 
 def _starting(options: Options, default: Offset) -> Bound:
-    """Errors: OptionError."""
+    """Reads the starting bound. Errors: OptionError."""
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
     bound = replace(_bound(options, "starting", default), latest_without_match=strategy == "latest")
     if default == EARLIEST and (bound.place == LATEST or LATEST in bound.offsets.values()):
@@ -197,7 +197,7 @@ def _starting(options: Options, default: Offset) -> Bound:
 
 
 def _ending(options: Options) -> Bound:
-    """Errors: OptionError."""
+    """Reads the ending bound. Errors: OptionError."""
     bound = _bound(options, "ending", LATEST)
     if bound.place == EARLIEST or EARLIEST in bound.offsets.values():
         options.refuse(
@@ -231,7 +231,7 @@ def _positions(value: Any, low: int, expected: str) -> Positions:
 
 
 def _fetch(options: Options) -> FetchSettings:
-    """Errors: OptionError."""
+    """Reads the options of fetches. Errors: OptionError."""
     level = options.choice("kafka.isolation.level", ("read_committed", "read_uncommitted"))
     return FetchSettings(
         read_committed=level != "read_uncommitted",

@@ -133,7 +133,7 @@ def decompress_into(codec: Compression, data: Buffer, room: memoryview) -> memor
 
 
 def _check_pieces(codec: Compression, count: int, size: int) -> None:
-    """Errors: CompressionError if `size` bytes came in too many pieces (`_PIECES`, `_BYTES_PER_PIECE`)."""
+    """Refuses `size` bytes that came in too many pieces (`_PIECES`, `_BYTES_PER_PIECE`). Errors: CompressionError."""
     if count > _PIECES + size // _BYTES_PER_PIECE:
         raise _broken(codec, f"{size} bytes in {count} pieces")
 

@@ -190,7 +190,7 @@ def _search(value: bytes, position: int) -> tuple[ReplicaSearch, int]:
         raise _cut(value)
     brokers = struct.unpack_from(f">{count}i", value, start)
     if any(later <= earlier for earlier, later in pairwise((-1, *brokers))):
-        raise ProtocolError("an erasure names brokers that don't ascend")
+        raise ProtocolError("an erasure names brokers that are not in ascending order")
     return ReplicaSearch(UUID(bytes=search_id), brokers), start + _BROKER_BYTES * count
 
 

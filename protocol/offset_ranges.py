@@ -37,7 +37,7 @@ class OffsetRanges:
     __slots__ = ("_firsts", "_lasts")
 
     def __init__(self, ranges: Iterable[tuple[Offset, Offset]] = ()) -> None:
-        """Takes the ranges in any order; they may overlap. Errors: ValueError if one ends before its start."""
+        """Takes ranges in any order, also overlapping ones. Errors: ValueError if one ends before its start."""
         self._firsts: list[Offset] = []
         self._lasts: list[Offset] = []
         end: Offset | None = None

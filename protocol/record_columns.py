@@ -159,7 +159,7 @@ def _batch_place(view: memoryview, position: int, next_offset: Offset) -> tuple[
 
 
 def _check_header(header: BatchHeader, batch: memoryview, log_offset: Offset) -> None:
-    """Errors: DamagedBatchError for a wrong CRC or an invalid header. `log_offset` is the end of the previous batch."""
+    """Checks CRC and header; `log_offset` is the end of the previous batch. Errors: DamagedBatchError."""
     if header.magic != CURRENT_MAGIC:
         raise DamagedBatchError(
             header.base_offset, f"its format is {header.magic}: only 2 is read, which Kafka writes since 0.11"

@@ -53,7 +53,8 @@ def member_compares(leadership: Leadership, proposal: IsrProposal) -> list[Compa
 def take_batch(changes: Sequence[tuple[Leadership, IsrProposal]]) -> int:
     """Returns how many of the first changes fit into one transaction.
 
-    Changes that rely on different registrations of a broker don't: one of them is outdated and would fail the other.
+    Changes that rely on different registrations of a broker do not fit together: one of them is outdated and would fail
+    the other.
     """
     compares: dict[bytes, Compare] = {}
     for count, (leadership, proposal) in enumerate(changes[:BATCH_PARTITIONS]):

@@ -124,7 +124,7 @@ def plan_client_metrics(image: MetadataImage, name: str, wanted: Configs) -> Cha
 
 
 def _plan(key: bytes, current: Configs, revision: Revision, wanted: Configs, *compares: Compare) -> ChangePlan:
-    """Any broker may carry out the plan: it compares everything it relies on."""
+    """Returns the plan of these steps. Any broker may carry it out, because it compares everything it relies on."""
     if wanted == current:
         return NOTHING_TO_WRITE
     operation = Put(key, encode(dict(wanted))) if wanted else Delete(key)

@@ -93,10 +93,9 @@ def _gather_leaders(
     settings: ControllerSettings,
     among: Mapping[TopicId, Iterable[int]] | None,
 ) -> None:
-    """Adds partitions whose leader changes first, in steps of their own.
+    """Adds the partitions whose leader changes, first and in steps of their own, because they are unavailable.
 
-    They are unavailable. For the others the leader may write concurrently, and a plan stops at the first step that
-    conflicts.
+    Leaders of the others may write concurrently, and a plan stops at the first step that conflicts.
     """
     steady = steady_epochs(image)
     others: list[tuple[TopicId, int, PartitionImage, PartitionRecord]] = []

@@ -92,7 +92,9 @@ def plan_deletion(image: MetadataImage, deletion: TopicDeletion) -> ChangePlan |
 
 
 def plan_delete_topic(topic: TopicImage, leftovers: Iterable[int] = ()) -> ChangePlan:
-    """Plans the deletion of a topic. The first step deletes its record, and with it the topic; more partitions follow.
+    """Plans the deletion of a topic. The first step deletes its record, and with it the topic.
+
+    Further steps delete its partitions.
 
     The same transaction writes the tombstone, without which no broker removes a log of the topic. `leftovers` are
     partition numbers beyond the topic's count, left by an unfinished growth.
@@ -118,7 +120,7 @@ def plan_deletions(
 ) -> tuple[list[DeletionGroup], dict[int, Refusal]]:
     """Plans the deletion of topics and returns the refusals.
 
-    A topic that needs several transactions is its own group.
+    A topic that needs several transactions is in a group of its own.
     """
     groups: list[DeletionGroup] = []
     refusals: dict[int, Refusal] = {}

@@ -328,7 +328,7 @@ class FollowerFetchPlan:
         return [ForgottenTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
 
     def _wait_ms(self, now_ms: int) -> int:
-        """Returns the leader's wait: short while something that is expected soon is missing."""
+        """Returns how long the leader may wait: only shortly while the follower expects something soon."""
         wait_ms = self._limits.wait_ms
         if self._awaited:
             wait_ms = min(wait_ms, SHORT_WAIT_MS)

@@ -23,6 +23,7 @@ from lowtide.replication.leadership import IsrProposal, Leadership
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
+    from lowtide.replication.erasure_search import ErasureSearch
     from lowtide.replication.follower_state import FollowerState
 
 
@@ -49,6 +50,37 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
     if (isr, epochs) == (state.isr, state.isr_epochs) and (eligible or not state.elr):
         return None
     return IsrProposal(state, image.revision, isr, epochs, tuple(eligible), tuple(eligible.values()))
+
+
+def propose(leadership: Leadership, proposal: IsrProposal) -> None:
+    """Adds a change that is about to be written; its members count from now on."""
+    assert leadership.proposal is None
+    leadership.proposal = proposal
+    leadership.count_isr()
+
+
+def on_refused(leadership: Leadership, proposal: IsrProposal, *, conflicted: bool) -> bool:
+    """Drops a change that the store has refused. Returns whether it was the pending one."""
+    if leadership.proposal is not proposal:
+        return False
+    leadership.proposal = None
+    if conflicted:
+        leadership.refused_at = proposal.decided_at
+    leadership.count_isr()
+    return True
+
+
+def begin_search(leadership: Leadership, search: ErasureSearch) -> None:
+    """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
+    assert leadership.erasure_search is None, leadership.erasure_search
+    leadership.erasure_search = search
+
+
+def end_search(leadership: Leadership, search: ErasureSearch, erasures_end: Offset = 0) -> None:
+    """Ends a search, unless it has ended. `erasures_end` is the exclusive end of its erasures, if there are any."""
+    leadership.erasures_end = max(leadership.erasures_end, erasures_end)
+    if leadership.erasure_search is search:
+        leadership.erasure_search = None
 
 
 def stays_in_sync(
@@ -90,7 +122,8 @@ def may_join(
 def lacks_erasure(leadership: Leadership, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
     """Returns whether an erasure of a compacted log keeps a follower out of the ISR.
 
-    It hasn't taken part in the search that is under way, or its log ends below an erasure: it may have to start over.
+    That is so if the follower has not taken part in the current search, or if its log ends below an erasure:
+    it may have to start over.
     Source: docs/adr/0024-model-of-erasures.md.
     """
     search = leadership.erasure_search

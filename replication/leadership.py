@@ -134,7 +134,7 @@ class Leadership:
         for other in state.replicas:
             if other != self.broker_id and other not in self.followers:
                 self.followers[other] = FollowerState()
-        self._count_isr()
+        self.count_isr()
 
     def follow_broker(self, broker_id: BrokerId, image: MetadataImage) -> bool:
         """Handles a broker that came, went or registered again: reports under an earlier registration are forgotten.
@@ -149,23 +149,8 @@ class Leadership:
             follower.forget()
         return follower.unseen_epoch == present
 
-    def propose(self, proposal: IsrProposal) -> None:
-        """Adds a change that is about to be written; its members count from now on."""
-        assert self.proposal is None
-        self.proposal = proposal
-        self._count_isr()
-
-    def on_refused(self, proposal: IsrProposal, *, conflicted: bool) -> bool:
-        """Drops a change that the store has refused. Returns whether it was the pending one."""
-        if self.proposal is not proposal:
-            return False
-        self.proposal = None
-        if conflicted:
-            self.refused_at = proposal.decided_at
-        self._count_isr()
-        return True
-
-    def _count_isr(self) -> None:
+    def count_isr(self) -> None:
+        """Counts the members of the ISR and of the pending proposal."""
         proposed = self.proposal.isr if self.proposal is not None else ()
         self.maximal_isr = frozenset((*self.state.isr, *proposed))
 
@@ -275,17 +260,6 @@ class Leadership:
             elif broker_id not in self.maximal_isr and self.is_live(broker_id, follower, image, now_ms):
                 times.append(follower.last_heard_ms(image.brokers.get(broker_id)))
         return min(times) + limit_ms + 1 if times else None
-
-    def begin_search(self, search: ErasureSearch) -> None:
-        """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
-        assert self.erasure_search is None, self.erasure_search
-        self.erasure_search = search
-
-    def end_search(self, search: ErasureSearch, erasures_end: Offset = 0) -> None:
-        """Ends a search, unless it has ended. `erasures_end` is the exclusive end of its erasures, if there are any."""
-        self.erasures_end = max(self.erasures_end, erasures_end)
-        if self.erasure_search is search:
-            self.erasure_search = None
 
     def note_acknowledged(self, offset: Offset) -> None:
         """Raises the floor to a delete that was acknowledged by more than the leader."""

@@ -3,7 +3,7 @@
 Decisions only: plain functions over the state; time is passed in. The replica manager asks, wakes and answers. Guards:
 nothing is appended, read or deleted under a leadership that the caller doesn't share.
 
-Sources: KIP-107 (deletes), KIP-320 (leader epochs in requests), KIP-101 (end offset of an epoch), Kafka's `Partition`.
+Sources: KIP-107 (deletes), KIP-320 (leader epochs in requests), Kafka's `Partition`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,6 @@ class PartitionWatcher(Protocol):
 
     def on_partition_changed(self, change: PartitionChange) -> None:
         """Notes a change. Must not answer a request from within this call."""
-
-
-class EpochEnd(msgspec.Struct, frozen=True, gc=False):
-    """The end of a leader epoch: the largest epoch at or below the requested one, and its end offset (exclusive)."""
-
-    leader_epoch: LeaderEpoch
-    end_offset: Offset
 
 
 class Partition:
@@ -260,30 +253,3 @@ class Partition:
         if offset == TO_HIGH_WATERMARK:
             return high_watermark
         return offset if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE
-
-    def end_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> EpochEnd:
-        """Returns the end (exclusive) of the largest epoch at or below `leader_epoch`, if any (KIP-101, KIP-279).
-
-        The current epoch ends at the log end, even if nothing was appended in it. Until something is, so does the last
-        epoch with records: an epoch in between wrote nothing here, and a follower that has records of it must drop
-        them.
-        """
-        log_end_offset, epochs = self.log.log_end_offset, self.log.leader_epochs
-        if leader_epoch == self.leader_epoch:
-            return EpochEnd(leader_epoch, log_end_offset)
-        if 0 <= leader_epoch < self.leader_epoch and leader_epoch > epochs.latest:
-            return EpochEnd(epochs.latest if epochs.latest >= 0 else leader_epoch, log_end_offset)
-        found_epoch, end_offset = epochs.end_offset_for(leader_epoch, log_end_offset)
-        return EpochEnd(found_epoch, end_offset)
-
-    def diverging_epoch(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd | ErrorCode | None:
-        """Returns how a reader whose last record has `last_fetched_epoch` differs from this log, or None (KIP-595).
-
-        Errors: OFFSET_OUT_OF_RANGE for an epoch that this log never had. The caller checks the offset's range before.
-        """
-        end = self.end_offset_for_epoch(last_fetched_epoch)
-        if end.leader_epoch < 0 or end.end_offset < 0:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        if end.leader_epoch < last_fetched_epoch or end.end_offset < fetch_offset:
-            return end
-        return None

@@ -125,7 +125,7 @@ class _Rack:
         self.fenced = _Brokers(fenced, random)
 
     def next(self, turn: int) -> BrokerId | None:
-        """Returns the next broker for the partition of this turn, live ones first; None if it has all of them."""
+        """Returns the next broker for this turn's partition, live ones first; None if the partition has all brokers."""
         broker_id = self.live.next(turn)
         return self.fenced.next(turn) if broker_id is None else broker_id
 
@@ -216,7 +216,7 @@ def new_partition_records(image: MetadataImage, placed: Sequence[tuple[BrokerId,
 
 
 def brokers_unchanged(image: MetadataImage, placed: Iterable[Sequence[BrokerId]]) -> list[Compare]:
-    """Returns what new partitions rely on: live brokers keep their registration, the others are still known."""
+    """Returns the comparisons for new partitions: live brokers keep their registration, the others are still known."""
     compares = []
     for broker_id in sorted({broker_id for replicas in placed for broker_id in replicas}):
         epoch = image.broker_epoch(broker_id)

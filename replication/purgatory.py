@@ -96,11 +96,6 @@ class DelayedOperationPurgatory(Generic[KeyT]):
         """Returns the number of operations that wait or are ready."""
         return self._waiting + len(self._ready)
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether `take_ready` would return an operation."""
-        return bool(self._ready)
-
     def has_room(self, key: KeyT) -> bool:
         """Returns whether one more operation may watch this key."""
         watchers = self._watchers.get(key)

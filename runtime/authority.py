@@ -160,7 +160,7 @@ def _certified(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -
 
 
 def _key(text: bytes) -> ec.EllipticCurvePrivateKey:
-    """Errors: ValueError."""
+    """Loads the key. Errors: ValueError."""
     key = load_pem_private_key(text, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         message = "the key is of another kind"
@@ -169,7 +169,7 @@ def _key(text: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Errors: ValueError for a name that isn't ASCII."""
+    """Returns the name. Errors: ValueError for a name that isn't ASCII."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

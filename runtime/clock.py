@@ -14,16 +14,16 @@ class Clock(Protocol):
     """The clocks."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since an arbitrary moment of this process's life; never falls."""
+        """Returns milliseconds since an arbitrary moment of this process's life; never falls."""
 
     def monotonic_ns(self) -> int:
-        """The same in nanoseconds, for how long a piece of work took."""
+        """Returns the same in nanoseconds, to measure short work."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may jump either way."""
+        """Returns milliseconds since 1970-01-01 UTC; may jump either way."""
 
     def wall_ns(self) -> int:
-        """The same in nanoseconds."""
+        """Returns the same in nanoseconds."""
 
 
 class SystemClock:

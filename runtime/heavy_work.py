@@ -43,7 +43,7 @@ class WorkListener(Protocol):
         """Receives the messages of the steps, in order."""
 
     def on_end(self, error: WorkFailedError | None) -> None:
-        """Called once, at the end; with None also after `cancel`. Nothing of the work runs any more."""
+        """Receives the outcome, once, when nothing of the work runs any more; None also after `cancel`."""
 
 
 class RunningWork(Protocol):

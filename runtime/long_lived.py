@@ -36,7 +36,7 @@ class LongLived:
     """Keeps full collections short. `watch` once."""
 
     def watch(self) -> None:
-        """Freezes what full collections leave, from now on, if it is much."""
+        """Freezes the objects that survive full collections, from now on, if there are many."""
         youngest, younger, _ = gc.get_threshold()
         gc.set_threshold(youngest, younger, YOUNGER_COLLECTIONS)
         gc.callbacks.append(self._on_collected)

@@ -94,8 +94,8 @@ class LoopLag:
     def add(self, lag_ms: float, usage: ThreadUsage) -> Lateness:
         """Counts one sample: a timer fired `lag_ms` late, and the thread's usage is now `usage`.
 
-        Part of the usage may precede the due time, so each share is the maximum possible one, starvation first: a busy
-        machine must not look like our fault.
+        Some of the usage may lie before the due time. So each share is the largest possible one, starvation first, and
+        a busy machine does not look like our fault.
         """
         last, self._last = self._last, usage
         starved_ms = min(lag_ms, (usage.starved_ns - last.starved_ns) / _NS_PER_MS)

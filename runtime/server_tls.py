@@ -101,7 +101,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 
 def _load_pkcs12(content: bytes, password: str) -> Any:
-    """Errors: TlsError."""
+    """Loads a PKCS12 file. Errors: TlsError."""
     from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415 - slow import
 
     try:

@@ -197,7 +197,7 @@ class Simulation:
 
     # ------------------------------------------------------------------ invariants
     def check(self) -> None:
-        """Runs after every pass of the loop."""
+        """Checks what has changed. Called after every pass of the loop."""
         if self.broker is None or self.broker.replicas is None or self._violation is not None:
             return
         try:

@@ -37,7 +37,7 @@ class Chronicle:
             self.violation = HistoryError(f"{what} (at {self._now_s():.4f} s)")
 
     def raise_violation(self) -> None:
-        """Errors: HistoryError after a violation."""
+        """Raises HistoryError after a violation."""
         if self.violation is not None:
             raise self.violation
 

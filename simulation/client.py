@@ -39,7 +39,7 @@ class WireClient(AsyncConnection):
         return self.closed
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Unreadable responses are a bug of the broker."""
+        """Reads the responses. Unreadable ones are a bug of the broker."""
         super().buffer_updated(nbytes)
         assert self._core.broken is None, self._core.broken
 

@@ -81,7 +81,7 @@ class ClusterClient:
         self.chronicle.note(self.name, what)
 
     def now_s(self) -> float:
-        """Virtual time."""
+        """Returns the virtual time."""
         return self._loop.time()
 
     async def leader(self, topic: str, partition: int) -> BrokerId:

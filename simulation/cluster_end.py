@@ -139,7 +139,7 @@ def _is_in_sync(cluster: ClusterWorld, load: PartitionLoad) -> bool:
 
 
 def _is_equal(cluster: ClusterWorld, load: PartitionLoad) -> bool:
-    """P5: the ends are the same, and no log start offset is below the leader's; P1 checks the bytes.
+    """Returns whether the ends are the same, and no log start is below the leader's (P5). P1 checks the bytes.
 
     A higher one remains from a delete that its replica did as a leader, without acknowledgement (D2, D4).
     """

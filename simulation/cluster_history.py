@@ -162,13 +162,13 @@ class ClusterPartitionHistory:
                 self.seen[offset] = value
 
     def check_gaps(self, records: Container[Offset], start: Offset, last: Offset) -> None:
-        """R3: a reader got everything from `start` to `last` (inclusive)."""
+        """Checks that a reader got everything from `start` to `last` (inclusive; R3)."""
         missing = [offset for offset in range(start, last) if offset not in records and not self._may_lack(offset)]
         if missing:
             self.fail(f"R3: a reader from {start} to {last} didn't get {missing[:5]}")
 
     def _may_lack(self, offset: Offset) -> bool:
-        """E2: returns whether an erasure is at the offset, or names it."""
+        """Returns whether an erasure is at the offset, or names it (E2)."""
         return self.erasures is not None and self.erasures.may_lack(offset)
 
     def value_at(self, offset: Offset) -> bytes | None:
@@ -176,13 +176,13 @@ class ClusterPartitionHistory:
         return self.acknowledged.get(offset, self.seen.get(offset))
 
     def check_place(self, offset: Offset, value: bytes) -> None:
-        """R2: checks a record that is on a replica."""
+        """Checks a record that is on a replica (R2)."""
         known = self.value_at(offset)
         if known is not None and known != value:
             self.fail(f"R2: offset {offset} held {known[:40]!r}, and a replica has {value[:40]!r}")
 
     def check_order(self) -> None:
-        """R6: checked at the end, over all placed records."""
+        """Checks the order of all placed records, at the end (R6)."""
         last: dict[int, tuple[int, Offset]] = {}
         for offset in sorted(self.seen):
             sent = self.sent[self.seen[offset]]
@@ -208,5 +208,5 @@ class ClusterPartitionHistory:
             self.fail(f"R5: {value[:40]!r} stands at {place} and at {offset}")
 
     def fail(self, reason: str) -> None:
-        """Errors: HistoryError, always."""
+        """Raises HistoryError."""
         raise HistoryError(f"{self.name}: {reason}")

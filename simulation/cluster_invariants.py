@@ -276,7 +276,7 @@ class ClusterInvariants:
                     self._violate(f"{watch.name}: {wrong}")
 
     def _check_batches(self, watch: ReplicaWatch, log: Log, committed: Committed) -> None:
-        """P1, for what was committed since the last check."""
+        """Checks P1 for what was committed since the last check."""
         position = max(watch.checked_to, log.log_start_offset)
         committed.start = max(committed.start, log.log_start_offset)
         while position < log.high_watermark:

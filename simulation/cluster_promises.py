@@ -140,7 +140,7 @@ class ClusterPromises:
                 self._lossy[machine.broker_id] = self._shared.image.revision
 
     def on_disk_replaced(self, machine: Machine) -> None:
-        """Everything may be gone, deletes too."""
+        """Notes that a disk was replaced: everything on it may be gone, also deletes."""
         self._replaced[machine.broker_id] = self._lossy[machine.broker_id] = self._shared.image.revision
         self._dead[machine.broker_id] = self._ended.get(machine.broker_id, "")
         self._replaced_s[machine.broker_id] = self._shared.loop.time()
@@ -257,7 +257,7 @@ class ClusterPromises:
             load.history.void_records()
 
     def restore(self) -> None:
-        """All replicas are the same again: what holds of records holds again, and all that they have is compared."""
+        """Renews the promises for records, and compares all replicas from now on, because they converged."""
         self._watches.look_again(key for key, committed in self._committed.items() if committed.is_void)
         for committed in self._committed.values():
             committed.is_void, committed.end = False, 0 if committed.is_void else committed.end

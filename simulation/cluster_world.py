@@ -260,7 +260,7 @@ class ClusterWorld:
 
 
 def both(first: OnDeath, second: OnDeath) -> OnDeath:
-    """Returns what calls both."""
+    """Returns a function that calls both."""
 
     def call(machine: Machine) -> None:
         first(machine)

@@ -162,7 +162,7 @@ class CoordinatorWork:
         self._consuming += groups
 
     def _on_commit(self, partition: int) -> None:
-        """D7: records that a group has not consumed are kept, unless knowledge of the group may be lost."""
+        """Checks that records are kept which a group has not consumed, unless its commits may be lost (D7)."""
         consuming = [load for load in self._consuming if load.topic == WORK_TOPIC]
         known = [load.history for load in consuming if not load.history.voids]
         consumed = min((history.requested_offset(partition) for history in known), default=LOST)
@@ -254,7 +254,10 @@ class CoordinatorWork:
     # The end
 
     async def come_to_rest(self) -> None:
-        """G6: members are soon in one generation, and every partition has an owner. Errors: HistoryError."""
+        """Checks that members are soon in one generation, and every partition has an owner (G6).
+
+        Errors: HistoryError.
+        """
         for load in self.groups:
             load.is_calm = True
         for load in self.groups:
@@ -282,7 +285,10 @@ class CoordinatorWork:
             await cluster.until_up(machine)
 
     async def check_end(self) -> None:
-        """G3: every acknowledged commit is returned. T2, T4: see `transaction_end`. Errors: HistoryError."""
+        """Checks that every acknowledged commit is returned (G3), and `transaction_end` (T2, T4).
+
+        Errors: HistoryError.
+        """
         for load in self.groups:
             if self._can_be_coordinated(load):
                 await self._fetch_all(load)

@@ -13,7 +13,7 @@ from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.runtime.worker import SimulatedWorker
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.machines import DISK_MS, WORKER_MS, Machine, State
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 
 SHORT_S: Final = (0.02, 0.6)
 LONG_S: Final = (0.5, 4.0)

@@ -103,7 +103,10 @@ class ErasedHistory:
     def check_read(
         self, records: Mapping[Offset, bytes], *, erased: frozenset[bytes], moment: int, in_sync: bool
     ) -> None:
-        """E1: checks a read of who asked at `moment`, when `erased` was erased. `in_sync`: the replica was, and is."""
+        """Checks a read that began at `moment`, when `erased` was erased (E1).
+
+        `in_sync`: at a replica that was in sync.
+        """
         found = [(offset, value[:20]) for offset, value in records.items() if value in erased and value in self.erased]
         if found:
             raise HistoryError(f"E1: {self.name}: a reader got {found[:3]}, which was erased before it asked")

@@ -49,7 +49,7 @@ CLIENTS_HOST: Final = "localhost"
 
 
 async def kill(cluster: ClusterWorld) -> None:
-    """SIGKILL; the process returns soon, or after its session has expired."""
+    """Kills a process (SIGKILL), which returns soon, or after its session has expired."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         cluster.kill(machine)
@@ -87,7 +87,7 @@ async def kill_of_all(cluster: ClusterWorld) -> None:
 
 
 async def pause(cluster: ClusterWorld) -> None:
-    """SIGSTOP, and later SIGCONT."""
+    """Stops a process (SIGSTOP), and continues it later (SIGCONT)."""
     machine = cluster.pick(State.UP)
     if machine is not None:
         await _pause(cluster, machine, LONG_S if cluster.random.random() < 0.6 else SHORT_S)  # noqa: PLR2004
@@ -260,7 +260,7 @@ async def wrong_clock(cluster: ClusterWorld) -> None:
 
 
 async def controlled_shutdown(cluster: ClusterWorld) -> None:
-    """SIGTERM, and a new process some time later."""
+    """Stops a process in an orderly way (SIGTERM), and starts a new one some time later."""
     machine = cluster.pick(State.UP)
     if machine is None:
         return

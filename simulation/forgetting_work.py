@@ -241,7 +241,7 @@ class ForgettingWork:
         return bool(code == ErrorCode.NONE)
 
     def _look_at(self, load: PartitionLoad, machine: Machine, texts: frozenset[bytes], when: str) -> None:
-        """E3: no file of a broker has the records."""
+        """Checks that no file of a broker has the records (E3)."""
         log = _log_of(machine, load)
         if log is None or load.history.records_are_void:
             return
@@ -261,7 +261,7 @@ class ForgettingWork:
         return found
 
     def on_death(self, machine: Machine) -> None:
-        """E3: checks the files after a crash, before anything changes them."""
+        """Checks the files after a crash, before anything changes them (E3)."""
         for load in self._loads:
             log = self._last_log(machine, load)
             disk, texts = self._cleaned.get((machine.broker_id, load.history.name), (None, frozenset()))
@@ -310,7 +310,7 @@ class ForgettingWork:
         return not any(self._left_in(load, machine, log, texts) for machine, log in logs)
 
     def read_replica(self, load: PartitionLoad, log: Log) -> dict[Offset, bytes]:
-        """R1 and E2: checks that a replica has all live records, and no others. Returns them."""
+        """Checks that a replica has all live records and no others (R1, E2). Returns them."""
         position, records = log.log_start_offset, dict[Offset, bytes]()
         while position < log.log_end_offset:
             read = log.read(position, _READ_BYTES, end_offset=log.log_end_offset).slice

@@ -36,14 +36,14 @@ class GroupHistory:
     # Generations
 
     def on_joined(self, generation_id: int, *, given_out_before: int, voids: int) -> None:
-        """A member received a generation; `given_out_before` is the highest assigned one before its request."""
+        """Notes that a member got a generation. `given_out_before` is the highest assigned one before its request."""
         if voids == self.voids and generation_id < given_out_before:
             self._fail(f"G2: generation {generation_id} begins, and {given_out_before} was given out before")
 
     def on_assigned(
         self, generation_id: int, owner: str, partitions: list[int], *, given_out_before: int, voids: int
     ) -> None:
-        """A member got its assignment. `owner` is the member or its instance, whose member id can change."""
+        """Notes that a member got its assignment. `owner` is the member or its instance, whose member id can change."""
         if voids != self.voids:
             return
         if generation_id < given_out_before:
@@ -69,13 +69,13 @@ class GroupHistory:
         return self._next.get(partition, 0)
 
     def on_lost(self, partition: int, offset: Offset) -> None:
-        """A commit got no response: its outcome and time are unknown."""
+        """Notes a commit without a response, whose outcome and time are unknown."""
         self._lost.setdefault(partition, set()).add(offset)
 
     def on_committed(
         self, partition: int, offset: Offset, *, generation_id: int, given_out_before: int, voids: int
     ) -> None:
-        """A commit was acknowledged; `generation_id` is -1 in a group without members."""
+        """Notes that a commit was acknowledged. `generation_id` is -1 in a group without members."""
         if voids != self.voids:
             return
         if 0 <= generation_id < given_out_before:

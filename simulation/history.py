@@ -43,11 +43,11 @@ class PartitionHistory:
         self.lowest_end = max(self.lowest_end, base_offset + len(values))
 
     def on_refused(self, values: list[bytes]) -> None:
-        """Records were rejected with an error that proves that they were not written."""
+        """Notes records that were rejected with an error which proves that they were not written."""
         self.refused.update(values)
 
     def on_delete(self, offset: int) -> None:
-        """A delete to `offset` (exclusive, resolved) was sent."""
+        """Notes that a delete to `offset` (exclusive, resolved) was sent."""
         self.requested_delete = max(self.requested_delete, offset)
 
     def on_delete_acknowledged(self, offset: int, low_watermark: int) -> None:
@@ -56,14 +56,14 @@ class PartitionHistory:
         self.acknowledged_delete = max(self.acknowledged_delete, offset)
 
     def on_records_may_be_lost(self, surviving_end: int) -> None:
-        """Unflushed records from `surviving_end` may be lost by a power cut, and their offsets reused."""
+        """Notes that a power cut may lose unflushed records from `surviving_end` on, whose offsets are then reused."""
         for known in (self.acknowledged, self.seen):
             for offset in [offset for offset in known if offset >= surviving_end]:
                 del known[offset]
         self.lowest_end = min(self.lowest_end, surviving_end)
 
     def on_truncated(self, end: int) -> None:
-        """The log was truncated below its log start offset (an unclean election): it is empty and starts at `end`."""
+        """Notes that an unclean election truncated the log below its start: it is empty and starts at `end`."""
         self.acknowledged.clear()
         self.seen.clear()
         self.lowest_end = end

@@ -108,7 +108,7 @@ class KeptLoad(PartitionLoad):
         )
 
     def on_committed(self, header: BatchHeader) -> None:
-        """A batch is committed; earlier knowledge of its offsets and above is dropped."""
+        """Notes a committed batch, and drops what was known of its offsets and later ones."""
         del self._batches[bisect_left(self._batches, header.base_offset, key=lambda batch: batch.base_offset) :]
         self._batches.append(
             CommittedBatch(header.base_offset, header.next_offset, header.size_bytes, header.max_timestamp)

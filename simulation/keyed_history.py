@@ -52,7 +52,7 @@ class KeyedHistory(ClusterPartitionHistory):
     def check_whole(
         self, found: Container[Offset], *, start: Offset, end: Offset, now_ms: int, clocks_are_right: bool
     ) -> None:
-        """C1, over a replica from `start` to `end` (exclusive); `now_ms` is virtual time."""
+        """Checks C1 over a replica from `start` to `end` (exclusive); `now_ms` is virtual time."""
         if self.records_are_void or end < self.committed_end:
             return  # A leader that doesn't know yet how much is committed may have compacted because of hidden records.
         known = self.seen | self.acknowledged

@@ -130,7 +130,10 @@ class KeyedLoad(PartitionLoad):
         self.history.committed_end = max(self.history.committed_end, next_offset)
 
     def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """Everything old may be deleted by time, except what was superseded before."""
+        """Returns why the log may not start at `start`.
+
+        Time deletes all that is old, except what was superseded before.
+        """
         if self._retention_ms < 0:
             return super().why_not(start, log, machine)
         latest_ms = machine.clock.latest_wall_ms(CLOCK_REMEMBERED_S) - SIMULATION_WALL_START_MS

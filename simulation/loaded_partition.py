@@ -87,11 +87,11 @@ class DeleteObserver(Protocol):
         ...
 
     def on_delete_acknowledged(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """An ordinary delete to `offset`, sent at `sent_s`, was acknowledged by this broker."""
+        """Notes that this broker acknowledged an ordinary delete to `offset`, sent at `sent_s`."""
         ...
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:
-        """A leader-only delete, sent at `sent_s`, was acknowledged."""
+        """Notes that a leader-only delete, sent at `sent_s`, was acknowledged."""
         ...
 
 
@@ -146,10 +146,10 @@ class LoadedPartition:
         return self._make_client(name)
 
     def on_committed(self, header: BatchHeader) -> None:
-        """A batch was committed."""
+        """Notes a committed batch."""
 
     def on_log(self, log: Log, machine: Machine) -> None:
-        """A replica's log changed, and was checked. Errors: HistoryError."""
+        """Checks a replica's log after a change. Errors: HistoryError."""
         if self.history.erasures is not None:
             self.history.erasures.on_log(log, self.history.value_at, is_void=self.history.records_are_void)
 

@@ -187,7 +187,7 @@ class Machine:
             self.filesystem.crash_process()
 
     def stop(self) -> None:
-        """SIGTERM: a controlled shutdown, and then the process ends."""
+        """Shuts the broker down in a controlled way and ends the process (SIGTERM)."""
         if self.state is State.UP and self.node is not None and not self.node.is_paused:
             self.state = State.STOPPING
             self._chronicle.note(self.host, "is asked to stop")
@@ -210,7 +210,7 @@ class Machine:
             self.link.carry(lambda: keeper.stand_in(lambda: self.is_held and self.node is node and node.is_alive))
 
     def resume(self) -> int:
-        """SIGCONT. Returns the number of callbacks that waited."""
+        """Continues the process (SIGCONT). Returns the number of callbacks that waited."""
         if self.node is None or self.node.parked is None:
             return 0
         self._chronicle.note(self.host, "continues" if self.is_held else "continues (SIGCONT)")

@@ -53,16 +53,16 @@ class OwnerHistory(GroupHistory):
     # Who is in the group
 
     def on_alive(self, asked_s: float) -> None:
-        """The response says that the client is a member, so the group is not empty for some time."""
+        """Notes a response that says the client is a member: the group is not empty for some time."""
         if self.changes_kind and asked_s > self._inhabited_until_s:
             self.beginnings += 1
             self.generation_id = 0
         self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
 
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
-        """A member receives its epoch, as a member or after joining (0).
+        """Notes that a member received its epoch, as a member or after joining (0).
 
-        Before, a member received `given_out_before`.
+        `given_out_before` is the highest epoch that a member received before.
         """
         if known:
             if epoch < known:
@@ -78,7 +78,7 @@ class OwnerHistory(GroupHistory):
     # Who has what
 
     def on_owned(self, owner: str, partitions: Iterable[int], *, asked_s: float, now_s: float) -> None:
-        """The response to the request of `asked_s` assigns these partitions in addition."""
+        """Notes that the response to the request of `asked_s` assigned these partitions in addition."""
         sure_until_s = asked_s + SURE_S
         for partition in partitions:
             tenures = self.tenures.setdefault(partition, {})
@@ -94,7 +94,7 @@ class OwnerHistory(GroupHistory):
                     )
 
     def on_released(self, owner: str, partitions: Iterable[int]) -> None:
-        """An owner gave up these partitions, or knows that it was removed."""
+        """Notes that an owner gave up these partitions, or knows that it was removed."""
         for partition in partitions:
             self.tenures.get(partition, {}).pop(owner, None)
 
@@ -104,7 +104,7 @@ class OwnerHistory(GroupHistory):
         return None if tenure is None else tenure.since_s
 
     def on_owner_committed(self, owner: str, partition: int, *, since_s: float, asked_s: float) -> None:
-        """A commit of `asked_s` was acknowledged for a partition owned since `since_s`."""
+        """Notes that a commit of `asked_s` was acknowledged for a partition owned since `since_s`."""
         for given_s, other in self._given.get(partition, ()):
             if other != owner and since_s < given_s < asked_s:
                 self._fail(

@@ -108,7 +108,7 @@ class OwningMember(AnyMember):
         self.load.owners.on_released(self.client.name, partitions)
 
     def on_lost(self) -> None:
-        """A request got no response: its outcome and time are unknown."""
+        """Notes a request without a response, whose outcome and time are unknown."""
         self._unsure_until_s = self.client.now_s() + LOST_FOR_S
         self.load.owners.on_unsure(self.client.name)
 

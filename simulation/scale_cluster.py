@@ -99,13 +99,13 @@ class NodeCpu(set[SimulatedNode | None]):
         self._since_ns = time.thread_time_ns()
 
     def add(self, node: SimulatedNode | None) -> None:
-        """A callback of `node` is about to run."""
+        """Counts a callback of `node` that is about to run."""
         if node is not self._current:
             self.charge()
             self._current = node
 
     def clear(self) -> None:
-        """Time advances."""
+        """Clears the counts, because time advances."""
 
     def charge(self) -> None:
         now_ns = time.thread_time_ns()
@@ -173,7 +173,7 @@ class ScaleCluster:
         return [machine for machine in self.machines if machine.state is State.UP]
 
     def serving(self) -> list[Machine]:
-        """The machines whose brokers serve, also those that are about to stop."""
+        """Returns the machines whose brokers serve, also those that are about to stop."""
         return [machine for machine in self.machines if machine.state in {State.UP, State.STOPPING}]
 
     # Stages

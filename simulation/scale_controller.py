@@ -123,7 +123,7 @@ def measure(partitions: int) -> Figures:
 
 @contextmanager
 def spent() -> Iterator[list[float]]:
-    """The CPU seconds of this thread within a `with`."""
+    """Measures the CPU seconds of this thread within a `with`."""
     found = [0.0]
     began_ns = time.thread_time_ns()
     yield found

@@ -43,7 +43,7 @@ class ShareHistory:
         self._is_exact = True
 
     def on_leader_lost(self) -> None:
-        """A leader died, so its successor redelivers acquired records."""
+        """Notes that a leader died, whose successor redelivers acquired records."""
         self._is_exact = False
         self._held.clear()
 
@@ -62,7 +62,7 @@ class ShareHistory:
         self._held[record] = Held(member, now_ms + self._lock_ms)
 
     def on_end_asked(self, records: Iterable[Record]) -> None:
-        """A member ends deliveries or leaves: others may get the records from now on."""
+        """Notes that a member ends deliveries or leaves: others may get the records from now on."""
         for record in records:
             self._held.pop(record, None)
 
@@ -70,7 +70,7 @@ class ShareHistory:
         self.accepted.update(records)
 
     def on_lost(self, records: Iterable[Record]) -> None:
-        """The response to an acknowledgement was lost, so its effect is unknown."""
+        """Notes that the response to an acknowledgement was lost, so its effect is unknown."""
         self.unknown.update(records)
 
     def lacking(self, good: Iterable[Record]) -> list[Record]:

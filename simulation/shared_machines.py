@@ -23,7 +23,7 @@ _LOOK_S: Final = 0.02
 
 
 def share_machines(cluster: ClusterWorld) -> None:
-    """Tells brokers of those on the same machine, from their next start."""
+    """Makes brokers know the others on their machine, from their next start."""
     for machine in cluster.machines:
         assert isinstance(machine, SharedMachine), machine
         machine.neighbours = Beside(beside(cluster, machine))

@@ -102,7 +102,7 @@ class SharedStore:
             listener(before, batch)
 
     def stop(self) -> None:
-        """Stops. Writes in progress are written."""
+        """Stops the store. Writes in progress are completed."""
         self.is_away = True
         self._store.leases.suspend()
 

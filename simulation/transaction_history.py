@@ -55,17 +55,17 @@ class TransactionHistory:
     # Producers
 
     def newest(self, transactional_id: str) -> Identity | None:
-        """The newest known producer."""
+        """Returns the newest known producer."""
         return self._newest.get(transactional_id)
 
     def on_identity(self, transactional_id: str, identity: Identity) -> None:
-        """A producer id and epoch was assigned, perhaps before a known newer one."""
+        """Notes that a producer id and epoch was assigned, perhaps before a known newer one."""
         known = self._newest.get(transactional_id)
         if known is None or known[0] != identity[0] or known[1] < identity[1]:
             self._newest[transactional_id] = identity
 
     def on_success(self, what: str, transactional_id: str, identity: Identity, newest: Identity | None) -> None:
-        """A producer's request was executed; `newest` was known when it was sent."""
+        """Notes that a producer's request was executed; `newest` was known when it was sent."""
         if newest is not None and newest[0] == identity[0] and identity[1] < newest[1]:
             self._fail(
                 f"T5: {what} of {transactional_id} succeeds for producer {identity}, and {newest} had followed it"

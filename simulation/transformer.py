@@ -128,7 +128,7 @@ class Transformer(TransactionalProducer):
 
 
 def check_transformed(found: Mapping[int, tuple[Offset, Mapping[Offset, bytes]]], source: int, end: Offset) -> None:
-    """T7: each number of a source below `end` is committed exactly once, over all partitions. Errors: HistoryError."""
+    """Checks that each number of a source below `end` is committed exactly once (T7). Errors: HistoryError."""
     made = Counter(
         int(words[4])
         for _, records in found.values()

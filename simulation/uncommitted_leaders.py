@@ -76,7 +76,7 @@ async def leaders_die_uncommitted(cluster: ClusterWorld) -> None:
 def _some_partition(cluster: ClusterWorld) -> tuple[str, int, Machine, Machine, Machine] | None:
     """Returns a partition with three in-sync replicas on running machines: its leader and two others.
 
-    Coordinators' first.
+    Partitions of coordinators come first.
     """
     topics = cluster.shared.image.topics
     names = [name for name in (TRANSACTION_TOPIC, GROUP_TOPIC) if name in topics]

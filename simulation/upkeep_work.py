@@ -117,7 +117,7 @@ class UpkeepWork:
         return min(group.history.requested_offset(partition) for group in self._groups)
 
     async def check_end(self) -> None:
-        """D14: rules have deleted what they must; C1: what is left is right; C2: compaction left little else.
+        """Checks what rules (D14) and compaction (C2) must have deleted, and that the rest is right (C1).
 
         Errors: HistoryError.
         """

@@ -27,7 +27,7 @@ class FaultCommand:
         self._timeout_s = timeout_s
 
     async def run(self, number: int) -> FaultResult:
-        """Runs it. What it prints is standard error's. Processes that it has started go on."""
+        """Runs the command. Its output goes to standard error. Processes that it has started continue."""
         try:
             child = await start_child(
                 [*self._words, str(number)], [], {ROUND_VARIABLE: str(number)}, output_is_errors=True

@@ -96,7 +96,7 @@ class ReplicaSurvey:
         await self._leaders.refresh()
 
     async def _let_next_lead(self, result: SurveyResult) -> None:
-        """Makes the second replica of each partition the first one and the leader, and reads it."""
+        """Puts each partition's second replica first, elects it as the leader, and reads it."""
         wanted: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         for partition in self._partitions:
             replicas = self._replicas(partition)

@@ -123,7 +123,7 @@ class DeleteWorkload:
         await self._idle.wait()
 
     def hold_deletes(self) -> None:
-        """Lets no delete begin from now on."""
+        """Prevents new deletes from now on."""
         self._may_delete.clear()
 
     async def erase_before_fault(self) -> None:

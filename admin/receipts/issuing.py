@@ -137,7 +137,7 @@ def kind_name(kind: int) -> KindName:
         SelectorKind.OFFSETS: "offsets",
     }
     if kind not in names:
-        raise ReceiptError(f"the ledger has the unknown kind {kind} of a selector")
+        raise ReceiptError(f"the ledger has a selector of the unknown kind {kind}")
     return names[kind]
 
 

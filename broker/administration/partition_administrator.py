@@ -64,8 +64,8 @@ class PartitionAdministrator:
     ) -> Outcomes:
         """Decides and commits.
 
-        After a conflict it decides again on a newer image. A wish of the first attempt that is then refused with a code
-        of `done_already` counts as a success.
+        After a conflict it decides again on a newer image. If a later attempt is refused with a code of `done_already`,
+        the first one counts as a success.
         """
         if (too_late := check_timeout(timeout_ms)) is not None:
             return [too_late] * count

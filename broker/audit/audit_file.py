@@ -126,7 +126,7 @@ class AuditFile:
         self._warned_ms: int | None = None
 
     def info(self, line: bytes) -> None:
-        """Writes a line, which ends with a line feed, soon."""
+        """Writes a line soon. It ends with a line feed."""
         if self._waiting_bytes + len(line) > WAITING_BYTES_MAX:
             self._lose(1, "the disk is too slow")
             return

@@ -73,7 +73,7 @@ def secured_listeners(
 def _refuse_unheeded(
     values: Mapping[str, Value], given: Collection[str], keys: Collection[str], heeding: Collection[str], what: str
 ) -> None:
-    """Errors: InvalidKeysError for a key that no listener applies, because none has SASL or TLS."""
+    """Refuses keys that no listener applies, because none has SASL or TLS. Errors: InvalidKeysError."""
     for name in given:
         prefixed, _, rest = (
             name.removeprefix(LISTENER_PREFIX).partition(".") if name.startswith(LISTENER_PREFIX) else ("", "", name)

@@ -159,7 +159,10 @@ def _erased_records(request: Any, answer: Any, _before: Any, broker: BrokerConte
 
 
 def _found_records(request: Any, answer: Any, _before: Any, broker: BrokerContext) -> Iterator[AuditLine]:
-    """Lines of records that were found to be erased. The selector is personal data, and in none of them."""
+    """Returns lines about records that were found in order to be erased.
+
+    None has the selector, which is personal data.
+    """
     topics = broker.metadata.image.topics if request.erase else {}
     for topic in answer.topics if request.erase else ():
         for row in topic.partitions:
@@ -298,7 +301,7 @@ def _changed_features(request: Any, answer: Any, _before: Any, _broker: BrokerCo
 
 
 def _event(event: str, request: Any) -> str:
-    """Returns the event. A request with `validate_only` has another one."""
+    """Returns the name of the event, which shows whether the request only validates."""
     return f"{event} (validate only)" if request.validate_only else event
 
 

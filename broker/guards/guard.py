@@ -204,6 +204,13 @@ def on_cluster(operation: Operation, refused: Callable[[Any, int, Refusal], Any]
     return guard
 
 
+def for_brokers(response: Callable[..., Any]) -> Guard:
+    """Returns a guard that requires CLUSTER_ACTION, which brokers have. `response` is the type of the response."""
+    return on_cluster(
+        Operation.CLUSTER_ACTION, lambda _request, _version, refusal: response(error_code=refusal.error_code)
+    )
+
+
 def for_members(failed: Callable[[ErrorCode], Any]) -> Guard:
     """Returns a guard that requires READ on the group. `failed` makes the answer to a refused request."""
 

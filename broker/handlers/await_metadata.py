@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.client_waits import client_wait
 from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.guards.guard import for_brokers
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -38,8 +37,6 @@ def handler(broker: BrokerContext) -> HandlerSpec:
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(request: AwaitMetadataRequest, context: RequestContext) -> AwaitMetadataResponse:
-        if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
-            return AwaitMetadataResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if broker.metadata.image.revision >= request.revision:
             return AwaitMetadataResponse(error_code=ErrorCode.NONE)
         with places.taken_by(context.connection) as has_place:
@@ -58,4 +55,4 @@ def handler(broker: BrokerContext) -> HandlerSpec:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
-    return HandlerSpec(key=ApiKey.AWAIT_METADATA, guard=CHECKS_ITSELF, handle_later=handle)
+    return HandlerSpec(key=ApiKey.AWAIT_METADATA, guard=for_brokers(AwaitMetadataResponse), handle_later=handle)

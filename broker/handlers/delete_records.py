@@ -44,7 +44,7 @@ CUT: Final = Cut(
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     authorizer = broker.authorizer
     allowed = None if authorizer.allows_all else partial(_allowed_to_delete, authorizer)
     return HandlerSpec(

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.authorizer.resources import CLUSTER, Operation
 from lowtide.broker.client_waits import client_wait
-from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.survey import survey
-from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.guards.guard import for_brokers
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
 from lowtide.broker.request_context import RequestContext
@@ -38,15 +36,13 @@ WAITING_SHARE: Final = 32
 """The number of requests that may wait, and of those from one principal: more than there are brokers."""
 
 
-def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
+def handler(groups: GroupCoordinator) -> HandlerSpec:
     """Returns the handler."""
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(
         request: DescribeConsumedOffsetsRequest, context: RequestContext
     ) -> DescribeConsumedOffsetsResponse:
-        if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
-            return DescribeConsumedOffsetsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if sum(len(topic.partitions) + 1 for topic in request.topics) > 2 * PARTITIONS_PER_REQUEST:
             return DescribeConsumedOffsetsResponse(error_code=ErrorCode.INVALID_REQUEST)
         with places.taken_by(context.connection) as has_place:
@@ -58,4 +54,6 @@ def handler(broker: BrokerContext, groups: GroupCoordinator) -> HandlerSpec:
             except TimeoutError:  # The broker that asked has gone.
                 return DescribeConsumedOffsetsResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
 
-    return HandlerSpec(key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, guard=CHECKS_ITSELF, handle_later=handle)
+    return HandlerSpec(
+        key=ApiKey.DESCRIBE_CONSUMED_OFFSETS, guard=for_brokers(DescribeConsumedOffsetsResponse), handle_later=handle
+    )

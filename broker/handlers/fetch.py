@@ -41,7 +41,7 @@ from lowtide.protocol.api_keys import ApiKey
 
 
 def handler(broker: BrokerContext) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     readers, authorizer = FetchReaders(broker), broker.authorizer
     nothing_is_forbidden = authorizer.allows_all
     parts: dict[str, Any] = {

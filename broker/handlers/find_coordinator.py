@@ -117,7 +117,7 @@ def handler(
 
 
 def _coordinator_of(topic: OffsetsTopic, key: str, replicas: ReplicaManager) -> BrokerImage | ErrorCode:
-    """Returns the coordinator of a key, once its log is there if it is this broker."""
+    """Returns the coordinator of a key. If that is this broker, its log must be there."""
     found = topic.coordinator_of(key)
     if isinstance(found, ErrorCode) or found.broker_id != replicas.broker_id:
         return found

@@ -29,6 +29,7 @@ from lowtide.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from lowtide.replication import epoch_ends
 
 CUT: Final = Cut(levels=(("topics", "topics"), ("partitions", "partitions")))
 
@@ -61,7 +62,7 @@ def _end(replicas: ReplicaManager, topic: str, row: OffsetForLeaderPartition) ->
     error = partition if isinstance(partition, ErrorCode) else partition.check_leadership(row.current_leader_epoch)
     if isinstance(partition, ErrorCode) or error != ErrorCode.NONE:
         return EpochEndOffset(error_code=error, partition=row.partition)
-    end = partition.end_offset_for_epoch(row.leader_epoch)
+    end = epoch_ends.end_offset_for_epoch(partition, row.leader_epoch)
     return EpochEndOffset(
         error_code=ErrorCode.NONE, partition=row.partition, leader_epoch=end.leader_epoch, end_offset=end.end_offset
     )

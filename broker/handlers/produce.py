@@ -48,7 +48,7 @@ CUT: Final = Cut(
 
 
 def handler(broker: BrokerContext, transactions: TransactionCoordinator) -> HandlerSpec:
-    """The handler over a broker's state."""
+    """Returns the handler."""
     parts = ProduceParts(
         replicas=broker.replicas,
         clock=broker.clock,

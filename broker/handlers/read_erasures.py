@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.authorizer.resources import CLUSTER, Operation
-from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.guards.guard import for_brokers
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
@@ -31,13 +29,11 @@ WAITING_MAX: Final = 16
 """The number of requests that read at a time; all brokers may have the same principal."""
 
 
-def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
+def handler(ledger: ErasureLedger) -> HandlerSpec:
     """Returns the handler."""
     places = WaitingPlaces(WAITING_MAX, WAITING_MAX)
 
     async def handle(request: ReadErasuresRequest, context: RequestContext) -> ReadErasuresResponse:
-        if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
-            return ReadErasuresResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if len(request.partitions) > PARTITIONS_MAX:
             return ReadErasuresResponse(error_code=ErrorCode.INVALID_REQUEST)
         with places.taken_by(context.connection) as has_place:
@@ -45,4 +41,6 @@ def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
                 return ReadErasuresResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             return await ledger.page(request)
 
-    return HandlerSpec(key=ApiKey.READ_ERASURES, guard=CHECKS_ITSELF, handle_later=handle, between_brokers=True)
+    return HandlerSpec(
+        key=ApiKey.READ_ERASURES, guard=for_brokers(ReadErasuresResponse), handle_later=handle, between_brokers=True
+    )

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lowtide.broker.authorizer.resources import CLUSTER, Operation
-from lowtide.broker.context import BrokerContext
-from lowtide.broker.guards.guard import CHECKS_ITSELF
+from lowtide.broker.guards.guard import for_brokers
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.places import WaitingPlaces
@@ -31,13 +29,11 @@ WAITING_SHARE: Final = 128
 """The number of requests that may wait, and of those from one principal: all brokers may have the same."""
 
 
-def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
+def handler(ledger: ErasureLedger) -> HandlerSpec:
     """Returns the handler."""
     places = WaitingPlaces(WAITING_MAX, WAITING_SHARE)
 
     async def handle(request: WriteErasuresRequest, context: RequestContext) -> WriteErasuresResponse:
-        if not broker.authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER):
-            return WriteErasuresResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         error = _refusal(request)
         if error != ErrorCode.NONE:
             return WriteErasuresResponse(error_code=error)
@@ -46,7 +42,9 @@ def handler(broker: BrokerContext, ledger: ErasureLedger) -> HandlerSpec:
                 return WriteErasuresResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
             return await ledger.append(request)
 
-    return HandlerSpec(key=ApiKey.WRITE_ERASURES, guard=CHECKS_ITSELF, handle_later=handle, between_brokers=True)
+    return HandlerSpec(
+        key=ApiKey.WRITE_ERASURES, guard=for_brokers(WriteErasuresResponse), handle_later=handle, between_brokers=True
+    )
 
 
 def _refusal(request: WriteErasuresRequest) -> ErrorCode:

@@ -20,6 +20,7 @@ from lowtide.broker.coordinator.runtime.offsets_topic import OffsetsTopic
 from lowtide.broker.coordinator.runtime.shard import make_batches, split_batches
 from lowtide.broker.network.peer_client import PeerClients, PeerError
 from lowtide.broker.partitions.commit_waits import committed_end
+from lowtide.broker.promises import future_of
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.retries import Backoff
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry, decode_key, encode_entry
@@ -137,10 +138,8 @@ class ErasureLedger:
             if isinstance(appended, ErrorCode):
                 return appended
             end_offset = appended.last_offset + 1
-        committed: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS)
-        replicas.when_committed(found, end_offset, partial(_set_result, committed), timeout_ms=timeout_ms)
-        return await committed
+        return await future_of(partial(replicas.when_committed, found, end_offset, timeout_ms=timeout_ms))
 
     async def read(self, partitions: Collection[LedgerPartition], deadline: float) -> list[LedgerEntry] | ErrorCode:
         """Returns the committed entries about partitions, the last one of each key.
@@ -242,8 +241,3 @@ def _about(wanted: set[tuple[TopicId, int]], content: bytes) -> list[LedgerRecor
             if key is not None and (key.topic_id, key.partition) in wanted:
                 found.append(LedgerRecord(key=record.key or b"", value=record.value))
     return found
-
-
-def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
-    if not done.done():
-        done.set_result(error)

@@ -83,7 +83,7 @@ class KeptSearch:
         self.askers += 1
 
     def leave(self, now_ms: int) -> None:
-        """Takes a request out again."""
+        """Removes a request that no longer waits for it."""
         self.askers -= 1
         self.left_ms = now_ms
 
@@ -160,9 +160,9 @@ class KeptSearches:
                 return False
 
     def _forget_finished(self, client: str | None) -> bool:
-        """Forgets the result that was asked for the longest time ago, of one client or of all. Returns whether it did.
+        """Forgets the result that was requested longest ago, of one client or of all. Returns whether there was one.
 
-        Who asks again searches again.
+        A later request searches again.
         """
         finished = [
             (kept.left_ms, key)

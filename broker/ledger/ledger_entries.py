@@ -72,7 +72,7 @@ def named_entries(
 
 
 def committed_entries(entries: list[LedgerEntry], erasures_end: Offset, now_ms: int) -> list[LedgerEntry]:
-    """Returns the entries of a search when its erasure is committed."""
+    """Returns the entries that record a committed erasure."""
     for entry in entries:
         assert isinstance(entry.value, NamedRecords)
         entry.value.committed_ms, entry.value.erasures_end = now_ms, erasures_end

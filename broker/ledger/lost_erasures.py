@@ -103,13 +103,18 @@ class LostErasures:
             self._running = False
 
     async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
-        """Appends the erasures that the log lacks, and notes that it has them. Leaves it to the next tick otherwise."""
+        """Appends the erasures that the log lacks, and notes that it has them.
+
+        If that fails, the next tick repeats it.
+        """
         log, leader_epoch = partition.log, partition.leader_epoch
         ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
         outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
         if not isinstance(outcome, SearchedLog):
             self._broker.log.warning(
-                "erased records can't be searched", partition=str(partition.topic_partition), reason=outcome.value
+                "log can't be searched for erased records",
+                partition=str(partition.topic_partition),
+                reason=outcome.value,
             )
             return
         if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:

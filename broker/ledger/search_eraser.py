@@ -14,6 +14,7 @@ from uuid import UUID
 from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED
 from lowtide.broker.ledger.ledger_entries import committed_entries, named_entries
 from lowtide.broker.partitions.erasures import erase_found, is_compacted, why_not_erasable
+from lowtide.broker.promises import future_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
@@ -171,16 +172,11 @@ class SearchEraser:
         """Returns a promise of the commit: NONE, or why it isn't known."""
         assert erasure.erasures_end is not None
         row.erasures_end = erasure.erasures_end
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[ErrorCode] = loop.create_future()
         if row.erasures_end < 0:
-            done.set_result(ErrorCode.NONE)
-            return done
-        timeout_ms = max(int((deadline - loop.time()) * 1000), 0)
-        self._broker.replicas.when_committed(
-            erasure.running.partition, row.erasures_end, partial(_set_result, done), timeout_ms=timeout_ms
-        )
-        return done
+            return future_of(lambda done: done(ErrorCode.NONE))
+        partition, end_offset = erasure.running.partition, row.erasures_end
+        timeout_ms = max(int((deadline - asyncio.get_running_loop().time()) * 1000), 0)
+        return future_of(partial(self._broker.replicas.when_committed, partition, end_offset, timeout_ms=timeout_ms))
 
 
 def _refused(row: FoundPartition, refusal: Refusal | None) -> bool:
@@ -192,8 +188,3 @@ def _refused(row: FoundPartition, refusal: Refusal | None) -> bool:
 
 def _of_ledger(error: ErrorCode) -> Refusal | None:
     return None if error == ErrorCode.NONE else Refusal(error, LEDGER_REFUSED)
-
-
-def _set_result(done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
-    if not done.done():
-        done.set_result(error)

@@ -209,9 +209,12 @@ class StandingErasures:
         end_offset = goal
         while standing.ids and progress.searched_to < goal and self._why_not(partition) is None:
             outcome = await self._searching.searches.search(
-                partition, standing.selector, end_offset, progress.searched_to
+                partition, standing.selector, end_offset, first_offset=progress.searched_to, with_keys=True
             )
-            if outcome is SearchFailure.TOO_MANY and end_offset - progress.searched_to > 1:
+            if (
+                outcome in (SearchFailure.TOO_MANY, SearchFailure.TOO_MANY_KEYS)
+                and end_offset - progress.searched_to > 1
+            ):
                 end_offset = progress.searched_to + (end_offset - progress.searched_to) // 2
                 continue
             if not isinstance(outcome, SearchedLog):
@@ -235,10 +238,11 @@ class StandingErasures:
         self, partition: Partition, standing: TopicStanding, found: SearchedLog, first_offset: Offset
     ) -> bool:
         """Erases what was found from `first_offset` on, for each standing erasure. Returns whether all is erased."""
-        records, now_ms = found.records, self._broker.clock.wall_ms()
+        assert found.keys is not None
+        now_ms, keys = self._broker.clock.wall_ms(), [key or b"" for key, _ in found.keys.each()]
         named: dict[bytes, list[tuple[Offset, bytes]]] = {}
-        groups = {key: standing.digests.groups_of(key) for key in set(records.keys)}
-        for offset, key in zip(records.offsets, records.keys, strict=True):
+        groups = {key: standing.digests.groups_of(key) for key in set(keys)}
+        for offset, key in zip(found.records.offsets, keys, strict=True):
             for group in groups[key]:
                 named.setdefault(standing.ids[group], []).append((offset, key))
         done = True
@@ -276,7 +280,8 @@ class StandingErasures:
     ) -> bool:
         """Erases what a search finds up to a bound (exclusive), from another on. Returns whether it is erased."""
         searches, deadline = self._searching.searches, asyncio.get_running_loop().time() + ERASE_S
-        running = searches.begin(partition, selector, *bounds)
+        end_offset, first_offset = bounds
+        running = searches.begin(partition, selector, end_offset, first_offset=first_offset)
         if isinstance(running, SearchFailure):
             self._warn(partition, running.value)
             return False

@@ -72,7 +72,7 @@ def _json_lines(sink: AuditFile, node_id: int) -> Any:
 
 
 def make_authorizer(config: BrokerConfig, session: MetadataSession, audit: AuditLog) -> Authorizer:
-    """Without `authorizer.class.name` nothing is forbidden. The rules are those of the image now, and follow it."""
+    """Returns the authorizer, whose rules follow the image. Without `authorizer.class.name` it allows everything."""
     values = config.values
     if not values["authorizer.class.name"]:
         return ALLOW_ALL

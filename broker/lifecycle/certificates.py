@@ -154,7 +154,7 @@ class Certificates:
         self._is_missing = False
 
     def _checked(self, settings: TlsListener, contents: Contents) -> LoadedCertificates:
-        """Errors: TlsError."""
+        """Loads and checks the certificates. Errors: TlsError."""
         new, old = _loaded(settings, contents), self._in_force
         if (old.settings.trust_store is None) != (settings.trust_store is None):
             raise TlsError("a trust store cannot be added or removed at runtime")
@@ -207,7 +207,7 @@ def _check_brokers(old: LoadedCertificates, new: LoadedCertificates) -> None:
 
 
 def _loaded(settings: TlsListener, contents: Contents) -> LoadedCertificates:
-    """Errors: TlsError."""
+    """Loads the certificates. Errors: TlsError."""
     store, trust = settings.key_store, settings.trust_store
     if store.kind == PKCS12:
         material = key_store(contents[0], store.password)
@@ -230,13 +230,13 @@ def _loaded(settings: TlsListener, contents: Contents) -> LoadedCertificates:
 
 
 async def _contents(settings: TlsListener) -> Contents:
-    """Errors: MissingError."""
+    """Returns the contents of the files. Errors: MissingError."""
     trust = settings.trust_store
     return await _content(settings.key_store), b"" if trust is None else await _content(trust)
 
 
 async def _content(store: Store) -> bytes:
-    """Errors: MissingError."""
+    """Returns the content of a file. Errors: MissingError."""
     if not store.location:
         return b""
     try:

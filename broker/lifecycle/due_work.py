@@ -53,7 +53,7 @@ class DueWork:
         """The remaining rounds at the short interval."""
 
     def start(self) -> None:
-        """Starts; the first tick is a second from now."""
+        """Starts the ticks; the first one is a second from now."""
         self._timer = self._loop.call_later(TICK_S, self._on_tick)
         self._freeing = self._loop.call_later(SLOW_FREEING_S, self._on_freeing)
 

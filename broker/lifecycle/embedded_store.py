@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 async def open_embedded(
     directory: str, filesystem: FileSystem, clock: Clock, in_use: str = "another broker uses this log directory"
 ) -> EmbeddedStore:
-    """Errors: StorageError with the message `in_use` if another process has it open; MetadataFileError, OSError."""
+    """Opens the store.
+
+    Errors: StorageError with the message `in_use` if another process has it open; MetadataFileError, OSError.
+    """
     try:
         return await EmbeddedStore.open(f"{directory}/{METADATA_FILE}", filesystem=filesystem, clock=clock)
     except AlreadyLockedError as error:

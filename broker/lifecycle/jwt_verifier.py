@@ -142,7 +142,7 @@ def token_verifier(listener_name: str, settings: OAuthSettings, base: BrokerBase
 
 
 async def _content(source: KeySource) -> bytes:
-    """Errors: OSError, TlsError, KeySetError."""
+    """Returns the key set. Errors: OSError, TlsError, KeySetError."""
     if source.url.is_file:
         content = await read_file(source.url.target, KEY_SET_BYTES_MAX + 1)
         if len(content) > KEY_SET_BYTES_MAX:

@@ -110,7 +110,10 @@ class ListenerLogins:
             task.cancel()
 
     async def _with_keys(self, listener_name: str, settings: OAuthSettings) -> TokenVerifier:
-        """Errors: ConfigError if there are no keys, because every token would be refused."""
+        """Returns a verifier that has keys.
+
+        Errors: ConfigError if there are none, because every token would be refused.
+        """
         verifier = _verifier(listener_name, settings, self._base)
         try:
             await verifier.load()

@@ -1,6 +1,7 @@
 """Builds the partitions of a broker upward: the parts that each one needs exist before it.
 
-Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── ReplicaFetchers ── FollowedPartitions ── AssignedPartitions
+Waiting, IsrChanges ── LedPartitions ── ReplicaManager ── HostedPartitions, ReplicaFetchers ── FollowedPartitions
+── AssignedPartitions
 
 None of them knows those to its right.
 """
@@ -20,6 +21,7 @@ from lowtide.broker.partitions.alter_partition_manager import IsrChanges
 from lowtide.broker.partitions.assigned_partitions import AssignedPartitions, AssignmentRules
 from lowtide.broker.partitions.followed_partitions import FollowedPartitions
 from lowtide.broker.partitions.hosted_logs import OfflinePartitions
+from lowtide.broker.partitions.hosted_partitions import HostedPartitions
 from lowtide.broker.partitions.leader_partitions import LedPartitions
 from lowtide.broker.partitions.removal_confirmations import RemovalConfirmations
 from lowtide.broker.partitions.replica_fetchers import ReplicaFetchers
@@ -39,6 +41,7 @@ class PartitionParts(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions of a broker, and the parts that lead, follow and monitor them."""
 
     replicas: ReplicaManager
+    hosted: HostedPartitions
     assigned: AssignedPartitions
     peers: PeerClients
     """The connections to other brokers, for all parts."""
@@ -77,6 +80,7 @@ def build_partitions(
         log=log,
         fence=fence,
     )
+    hosted = HostedPartitions(replicas, log)
     fetchers = ReplicaFetchers(
         configs=base.configs,
         session=session,
@@ -92,7 +96,9 @@ def build_partitions(
     removals = RemovalConfirmations(
         session, peers, waiting, ports.clock, base.tasks.spawn, lag_time_max_ms=config.replica_lag_time_max_ms
     )
-    assigned = AssignedPartitions(replicas, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log)
+    assigned = AssignedPartitions(
+        replicas, hosted, FollowedPartitions(fetchers), removals, rules, ports.clock, ports.loop, log
+    )
     session.registration.on_change(assigned.on_registration)
     log_manager.moves.limit(
         lambda: number(base.configs.current.values["replica.alter.log.dirs.io.max.bytes.per.second"])
@@ -104,6 +110,7 @@ def build_partitions(
     health = ReplicationHealth(replicas, fetchers, isr_changes, lambda: session.is_controller, log)
     return PartitionParts(
         replicas=replicas,
+        hosted=hosted,
         assigned=assigned,
         peers=peers,
         fetchers=fetchers,

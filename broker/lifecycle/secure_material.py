@@ -120,7 +120,7 @@ class Maker(msgspec.Struct, frozen=True):
         self.files.replace_file(path, text.encode())
 
     def _certificates(self, directory: str, hosts: Sequence[str], etcd_hosts: Sequence[str]) -> None:
-        """Errors: OSError, StorageError."""
+        """Creates or renews the certificates. Errors: OSError, StorageError."""
         authority = self._authority(directory)
         self._certificate(f"{directory}/broker.pem", authority, BROKER, hosts)
         if etcd_hosts:
@@ -128,7 +128,7 @@ class Maker(msgspec.Struct, frozen=True):
             self._certificate(f"{directory}/{METADATA_PEM}", authority, BROKER, ())
 
     def _authority(self, directory: str) -> CertificateWithKey:
-        """Errors: OSError, StorageError."""
+        """Returns the authority. Errors: OSError, StorageError."""
         from lowtide.runtime.authority import CertificateWithKey, new_authority, renewed_authority  # noqa: PLC0415  slow import
 
         certificate, key = f"{directory}/{CA_FILE}", f"{directory}/ca.key"

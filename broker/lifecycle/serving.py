@@ -294,7 +294,7 @@ class Serving:
             self._leader_loads.give(move)
 
     def on_directory_failed(self, logs: list[Log]) -> None:
-        self.replicas.on_directory_failed(logs)
+        self.partitions.hosted.on_directory_failed(logs)
 
     @cached_property
     def metrics(self) -> Collector:
@@ -349,7 +349,7 @@ class Serving:
             self._base.log.info("broker is unfenced: it can act as a leader")
             return
         self._base.log.warning("broker is fenced: the metadata store is unreachable, or ended its session")
-        self.replicas.on_fenced()
+        self.partitions.hosted.on_fenced()
 
     # Stop
 

@@ -19,6 +19,7 @@ from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.errors import ConflictError, FencedError, NotControllerError, SessionError
 from lowtide.metadata.store import AmbiguousError, LeaseGoneError, UnavailableError
 from lowtide.metadata.writer import StoreBackoff
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class IsrChanges:
     def _withdraw(self, change: _Change, *, conflicted: bool) -> None:
         self.failures += 1
         if (
-            change.leadership.on_refused(change.proposal, conflicted=conflicted)
+            in_sync_replicas.on_refused(change.leadership, change.proposal, conflicted=conflicted)
             and change.partition.leadership is change.leadership
         ):
             change.on_withdrawn(change.partition)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from lowtide.broker.partitions.hosted_logs import HostedLogs
+from lowtide.broker.partitions.hosted_partitions import HostedPartitions
 from lowtide.broker.partitions.strays import has_to_go
 from lowtide.broker.turns import OWN_SLICE_MS, Turns, raise_error
 from lowtide.metadata.records import NO_LEADER
@@ -48,6 +49,7 @@ class AssignedPartitions:
     def __init__(  # noqa: PLR0913  parts of a broker
         self,
         replicas: ReplicaManager,
+        hosted: HostedPartitions,
         followed: FollowedPartitions,
         removals: RemovalConfirmations,
         rules: AssignmentRules,
@@ -60,6 +62,7 @@ class AssignedPartitions:
             replicas.log_manager, replicas.offline, log, on_free=self._on_names_free, has_to_go=self._has_to_go
         )
         self._replicas = replicas
+        self._hosted = hosted
         self._partitions = replicas.partitions
         self._led = replicas.led
         self._offline = replicas.offline
@@ -171,7 +174,7 @@ class AssignedPartitions:
         changed = partition.become(state, self._image, self._clock.monotonic_ms())
         if changed:
             self._followed.on_become(partition, self._image)
-            self._replicas.release(key)
+            self._hosted.release(key)
         self._led.on_become(partition, changed=changed)
         self._removals.follow(partition)
 
@@ -211,7 +214,7 @@ class AssignedPartitions:
             lag_time_max_ms=self._led.lag_time_max_ms,
             traffic=self._replicas.traffic.of(key),
         )
-        self._replicas.add(partition)
+        self._hosted.add(partition)
         return partition
 
     def _rest_ms(self) -> int:
@@ -224,7 +227,7 @@ class AssignedPartitions:
         self._offline.discard(gone)
         for key in gone:
             self._followed.forget(key)
-            self._replicas.take_out(key)
+            self._hosted.take_out(key)
         self.hosted_logs.remove(gone)
 
     def _has_to_go(self, key: TopicPartition, topic_id: TopicId, latest_epoch: LeaderEpoch) -> bool:

@@ -36,6 +36,7 @@ from lowtide.protocol.messages.find_records import (
 )
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import UNKNOWN_OFFSET
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.found_keys import FoundKeys
@@ -104,7 +105,7 @@ class CompactedErasure:
     def begin(self) -> None:
         """Begins. From now on only participants join the ISR."""
         if self._leadership is not None:
-            self._leadership.begin_search(self._search)
+            in_sync_replicas.begin_search(self._leadership, self._search)
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")
 
     def cancel(self) -> None:
@@ -144,7 +145,7 @@ class CompactedErasure:
     def _end(self, outcome: SearchedLog | SearchFailure | Refusal) -> None:
         self._stop_asking()
         if self._leadership is not None:
-            self._leadership.end_search(self._search)
+            in_sync_replicas.end_search(self._leadership, self._search)
         if not isinstance(self.outcome, SearchFailure | Refusal):
             self.outcome = outcome
         self.done.set()
@@ -294,7 +295,7 @@ class CompactedErasure:
         )
 
     def append(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:
-        """Appends the erasure, if still nobody is missing. `now_ms` is wall-clock time.
+        """Appends the erasure, if still no replica is missing. `now_ms` is wall-clock time.
 
         Returns the exclusive end of the erasures; -1 if there is nothing to erase, and no erasure in the log.
         """
@@ -305,7 +306,7 @@ class CompactedErasure:
         if isinstance(end_offset, Refusal):
             self._end(end_offset)
         elif self._leadership is not None:
-            self._leadership.end_search(self._search, end_offset)
+            in_sync_replicas.end_search(self._leadership, self._search, end_offset)
         return end_offset
 
     def _appended(self, erasure_id: UUID, now_ms: int) -> Offset | Refusal:

@@ -46,10 +46,10 @@ def append_erasures(
     now_ms: int,
     search: ReplicaSearch | None = None,
 ) -> Offset | ErrorCode:
-    """Appends what erases the records at `found`, which is empty only after a `search` of the replicas.
+    """Appends erasures of the records at `found`, which is empty only after a `search` of the replicas.
 
-    Several erasures are in ascending order of offsets: without the oldest versions of a key no older one becomes
-    visible. `now_ms` is wall-clock time.
+    If several are needed, they are in ascending order of offsets, so that no older version of a key becomes visible
+    between them. `now_ms` is wall-clock time.
 
     Returns the exclusive end of the last erasure. After an error some may have been appended; a repetition with the
     same id appends the rest. Errors: those of `Log.append_as_leader`.
@@ -82,8 +82,8 @@ def erase_found(
     `search` is that of all replicas, in a log that was compacted. Unless every replica has taken part, an erasure is
     appended even if nothing was found: one that is away may have what all others have compacted away.
 
-    Returns the exclusive end of the erasures; without one that of the last one in the log, or -1. Errors: as
-    `append_erasures`.
+    Returns the exclusive end of the erasures. If none was appended, it is that of the last one in the log, or -1.
+    Errors: as `append_erasures`.
     """
     known = partition.log.erasures.known
     if partition.leadership is not None:
@@ -93,5 +93,5 @@ def erase_found(
     is_partial = search is not None and not set(partition.replicas) <= set(search.brokers)
     if left or is_partial:
         return append_erasures(replicas, partition, erasure_id, left, now_ms, search)
-    # What others name, perhaps since the search, must be committed and done too.
+    # Erasures of the same records by others, perhaps since the search, must be committed and done too.
     return known[-1].end_offset if known else UNKNOWN_OFFSET

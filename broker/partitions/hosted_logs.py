@@ -69,7 +69,7 @@ class HostedLogs:
     def expect(self, image: MetadataImage, broker_id: BrokerId) -> None:
         """Notes this broker's partitions before any log is opened.
 
-        They existed, so they are not created again if their directory may have failed.
+        If a directory has failed, their logs are not created again: they may be there.
         """
         here = [
             (TopicPartition(topic.name, index), topic.topic_id)

@@ -1,24 +1,21 @@
 """The partitions with several replicas that this broker leads: reacts to fetches, images and time.
 
 Every event that may raise a high watermark or a low watermark, or change an ISR, is handled here, and wakes the
-operations that wait for it (rule DR4). One timer looks for slow followers, which no message announces; another one, for
-parked deletes, is exact. After a pause of this broker no ISR changes before its followers' fetches were read.
-
-Decisions are in `replication/`; `alter_partition_manager` writes the ISR.
+operations that wait for it (rule DR4). `isr_looks` looks for slow followers from time to time, because no message
+announces them; the timer for parked deletes is exact. Decisions are in `replication/`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lowtide.broker.turns import run_in_slices
+from lowtide.broker.partitions.isr_looks import IsrLooks
 from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
-from lowtide.replication import in_sync_replicas
 from lowtide.replication.partition import Partition, PartitionChange
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from lowtide.broker.partitions.alter_partition_manager import IsrChanges
     from lowtide.broker.partitions.waiting import Waiting
@@ -27,12 +24,6 @@ if TYPE_CHECKING:
     from lowtide.replication.follower_state import FollowerFetch, FollowerState
     from lowtide.replication.leadership import Leadership
     from lowtide.runtime.clock import Clock
-
-LOOK_PART: Final = 8
-"""The looks at followers within `replica.lag.time.max.ms`; Kafka looks twice."""
-
-LOOK_MS_MIN: Final = 20
-LOOK_MS_MAX: Final = 2000
 
 
 class FollowerRequest(Protocol):
@@ -80,24 +71,19 @@ class LedPartitions:
         self.by_follower: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self.newest_leadership_ms = -lag_time_max_ms
         """The monotonic time when this broker last became the leader of a partition with several replicas."""
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
         self._unseen: dict[BrokerId, BrokerEpoch] = {}
         """The newest registration of each follower that fetched under one that the image does not show yet."""
         self._image: MetadataImage | None = None
         self._waiting = waiting
-        self._isr_writer = isr_writer
-        self._is_fenced = is_fenced
+        self.looks = IsrLooks(self, isr_writer, clock, loop, lag_time_max_ms=lag_time_max_ms, is_fenced=is_fenced)
         self._clock = clock
         self._loop = loop
-        self._look_timer: asyncio.TimerHandle | None = None
         self._slow_timer: asyncio.TimerHandle | None = None
         self._slow_at_ms = 0
-        self._looking = False
-        self._look_due_ms = 0
-        self._patient_until_ms = 0
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return len(self.partitions)
 
     def follow(self, image: MetadataImage) -> None:
         """Uses these metadata from now on."""
@@ -109,7 +95,7 @@ class LedPartitions:
         leadership = partition.leadership
         key = partition.topic_partition
         if leadership is None:
-            if key in self._partitions:
+            if key in self.partitions:
                 self.forget(key)
             return
         self._index(partition, leadership)
@@ -118,11 +104,11 @@ class LedPartitions:
             for follower in leadership.followers:
                 self.parked.wake(follower)
         self.look_at(partition)
-        self._set_look_timer()
+        self.looks.begin()
 
     def _index(self, partition: Partition, leadership: Leadership) -> None:
         key = partition.topic_partition
-        self._partitions[key] = partition
+        self.partitions[key] = partition
         for broker_id, followed in self.by_follower.items():
             if broker_id not in leadership.followers:
                 followed.pop(key, None)
@@ -130,8 +116,8 @@ class LedPartitions:
             self.by_follower.setdefault(broker_id, {})[key] = partition
 
     def forget(self, key: TopicPartition) -> None:
-        """This broker leads the partition no more, or it has no followers."""
-        self._partitions.pop(key, None)
+        """Forgets a partition that this broker no longer leads, or that has no followers."""
+        self.partitions.pop(key, None)
         for followed in self.by_follower.values():
             followed.pop(key, None)
 
@@ -169,7 +155,7 @@ class LedPartitions:
         if follower.log_end_offset != before and partition.advance_high_watermark(image, now_ms):
             self.on_high_watermark(partition)
         if fetch.broker_id not in leadership.maximal_isr:
-            self._propose(partition, leadership, now_ms)
+            self.looks.propose(partition, leadership, image, now_ms)
         if partition.topic_partition in self._waiting.deletes.watched:
             self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
         return follower
@@ -213,58 +199,9 @@ class LedPartitions:
         # The high watermark first: otherwise a removed member that held it back would be in sync again at once.
         if partition.advance_high_watermark(image, now_ms):
             self.on_high_watermark(partition)
-        self._propose(partition, leadership, now_ms)
+        self.looks.propose(partition, leadership, image, now_ms)
         if partition.topic_partition in self._waiting.deletes.watched:
             self._waiting.deletes.advance(partition.topic_partition, leadership.low_watermark(image, now_ms))
-
-    def _propose(self, partition: Partition, leadership: Leadership, now_ms: int) -> None:
-        image = self._image
-        if now_ms < self._patient_until_ms or self._was_paused(now_ms):
-            return
-        if image is None or (self._is_fenced is not None and self._is_fenced()):
-            return
-        proposal = in_sync_replicas.next_proposal(leadership, image, now_ms)
-        if proposal is not None:
-            leadership.propose(proposal)
-            self._isr_writer.submit(partition, leadership, proposal, self.look_at)
-
-    # ------------------------------------------------------------------ time
-    def _set_look_timer(self) -> None:
-        if self._look_timer is None and self._partitions:
-            delay_ms = self._look_interval_ms
-            self._look_due_ms = self._clock.monotonic_ms() + delay_ms
-            self._look_timer = self._loop.call_later(delay_ms / 1000, self._look)
-
-    @property
-    def _look_interval_ms(self) -> int:
-        return min(max(self.lag_time_max_ms // LOOK_PART, LOOK_MS_MIN), LOOK_MS_MAX)
-
-    def _was_paused(self, now_ms: int) -> bool:
-        """Returns whether the look is so overdue that this broker was paused, rather than its followers."""
-        return self._look_timer is not None and now_ms - self._look_due_ms > self.lag_time_max_ms // 2
-
-    def _look(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        was_paused, was_patient = self._was_paused(now_ms), self._patient_until_ms == self._look_due_ms
-        self._look_timer = None
-        if was_paused and not was_patient:  # Not twice in a row: a slow machine must not keep slow followers in sync.
-            self._set_look_timer()
-            self._patient_until_ms = self._look_due_ms
-            return
-        if not self._looking:
-            self._looking = True
-            run_in_slices(self._loop, self._clock, self._look_steps(), self._on_looked)
-
-    def _look_steps(self) -> Iterator[None]:
-        for key in list(self._partitions):
-            partition, image = self._partitions.get(key), self._image
-            if partition is not None and partition.leadership is not None and image is not None:
-                self.look_at(partition)
-                yield
-
-    def _on_looked(self) -> None:
-        self._looking = False
-        self._set_look_timer()
 
     def await_slow_ones(self, keys: Iterable[TopicPartition]) -> None:
         """Sets the timer for deletes of these partitions: to when the first replica has been silent for too long."""
@@ -274,7 +211,7 @@ class LedPartitions:
         now_ms = self._clock.monotonic_ms()
         times = []
         for key in keys:
-            partition = self._partitions.get(key)
+            partition = self.partitions.get(key)
             if partition is not None and partition.leadership is not None:
                 slow_at_ms = partition.leadership.slow_at_ms(image, now_ms)
                 if slow_at_ms is not None:
@@ -291,14 +228,14 @@ class LedPartitions:
         self._slow_timer = None
         waiting = list(self._waiting.deletes.watched)
         for key in waiting:
-            partition = self._partitions.get(key)
+            partition = self.partitions.get(key)
             if partition is not None:
                 self.look_at(partition)
         self.await_slow_ones(waiting)
 
     def close(self) -> None:
         """Stops the timers."""
-        for timer in (self._look_timer, self._slow_timer):
-            if timer is not None:
-                timer.cancel()
-        self._partitions.clear()
+        self.looks.close()
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        self.partitions.clear()

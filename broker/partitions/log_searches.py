@@ -102,15 +102,15 @@ class LogSearches:
         partition: Partition,
         selector: RecordSelector,
         end_offset: Offset,
-        first_offset: Offset = UNKNOWN_OFFSET,
         *,
+        first_offset: Offset = UNKNOWN_OFFSET,
         with_keys: bool = False,
     ) -> SearchedLog | SearchFailure:
         """Searches a partition's log from `first_offset`, or all of it, to `end_offset` (exclusive, at most its end).
 
         Cancelling the task ends the search.
         """
-        begun = self.begin(partition, selector, end_offset, first_offset, with_keys=with_keys)
+        begun = self.begin(partition, selector, end_offset, first_offset=first_offset, with_keys=with_keys)
         if isinstance(begun, SearchFailure):
             return begun
         try:
@@ -125,8 +125,8 @@ class LogSearches:
         partition: Partition,
         selector: RecordSelector,
         end_offset: Offset,
-        first_offset: Offset = UNKNOWN_OFFSET,
         *,
+        first_offset: Offset = UNKNOWN_OFFSET,
         with_keys: bool = False,
     ) -> PartitionSearch | SearchFailure:
         """Begins a search, behind earlier ones. The caller calls `forget` in the end.

@@ -106,7 +106,7 @@ class ReplicaFetchers:
 
     # ------------------------------------------------------------------ what is reported of it
     def followed(self) -> Iterator[FollowedPartition]:
-        """All partitions that are followed, with their lag."""
+        """Returns all partitions that are followed, with their lag."""
         for fetcher in self._by_leader.values():
             yield from fetcher.plan.followed.values()
 

@@ -9,7 +9,7 @@ Sources: KIP-107; Kafka's `ReplicaManager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,14 +17,14 @@ from lowtide.broker.partitions.commit_waits import CommitWait
 from lowtide.broker.turns import Turns
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
+from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from lowtide.replication.leadership import may_be_registered
 from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import TrafficTable
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
-from lowtide.storage.log.log import AppendedBatch, Log
+from lowtide.storage.log.log import AppendedBatch
 from lowtide.storage.log.producers.verifications import EarlyRefusals
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ReplicaManager:
         """`leader_throttle` limits the bytes that followers get. Without a fence the broker may always act."""
         self.broker_id = broker_id
         self.partitions: dict[tuple[str, int], Partition] = {}
-        """The hosted partitions. `add` and `take_out` change them."""
+        """The hosted partitions. `HostedPartitions` changes them."""
         self.image: MetadataImage | None = None
         """The metadata in force. `follow` sets them."""
         self.reports_log_starts = False
@@ -91,8 +91,6 @@ class ReplicaManager:
         self._clock = clock
         self._log = log
         self._quiet_until_ms = 0
-        log_manager.listen_to_flushes(self._on_log_flushed)
-        log_manager.moves.listen(self._on_log_moved)
 
     def find(self, topic: str, partition: int) -> Partition | ErrorCode:
         """Returns the partition if it is online here, else the error.
@@ -288,67 +286,7 @@ class ReplicaManager:
                 self.waiting.deletes.release(key)
         return before
 
-    def add(self, partition: Partition) -> None:
-        """Adds a hosted partition."""
-        self.partitions[partition.topic_partition] = partition
-        if self.early_refusals:
-            producers = partition.log.producer_state
-            for topic in (partition.topic_partition.topic, partition.topic_id):
-                early = self.early_refusals.take((topic, partition.topic_partition.partition))
-                if early is not None:
-                    producers.verifications.take(early, producers.producers)
-
-    def take_out(self, key: TopicPartition) -> None:
-        """Removes a hosted partition, and answers the requests that wait for it."""
-        partition = self.partitions.pop(key, None)
-        if partition is not None:
-            partition.count_records()
-        if self.image is None or key.topic not in self.image.topics:
-            self.traffic.forget(key.topic)
-        self.led.forget(key)
-        if partition is not None:
-            partition.tell(PartitionChange.ROLE)
-        self.waiting.release(key)
-
-    def release(self, key: TopicPartition) -> None:
-        """Tests the requests that wait for a partition."""
-        partition = self.partitions.get(key)
-        if partition is not None:
-            partition.tell(PartitionChange.ROLE)
-        self.waiting.release(key)
-
-    def on_directory_failed(self, logs: Iterable[Log]) -> None:
-        """Ends the requests that wait for partitions of a log directory that went offline."""
-        logs = list(logs)
-        self.offline.add(log.topic_partition for log in logs if log.topic_partition in self.partitions)
-        for log in logs:
-            self.release(log.topic_partition)
-
-    def on_fenced(self) -> None:
-        """Ends the requests that wait: this broker must not act any more."""
-        for topic, partition in self.partitions:
-            self.release(TopicPartition(topic, partition))
-
     def close(self) -> None:
         """Completes all waits at shutdown."""
         self.led.close()
         self.waiting.close()
-
-    def _on_log_moved(self, old: Log, new: Log) -> None:
-        """Uses the log of another directory, and repeats a delete that the old journal does not have durably yet."""
-        partition = self.partitions.get(old.topic_partition)
-        name = str(old.topic_partition)
-        self._log.info("log has changed its directory", partition=name, path=new.directory, before=old.directory)
-        if partition is None or partition.log is not old:
-            return
-        partition.move_to(new)
-        if old.log_start_pending > new.log_start_offset:
-            self.request_log_starts([LogStartIncrement(new, old.log_start_pending)])
-        if new.flush_is_due:
-            self.flush(partition)
-        self.release(old.topic_partition)
-
-    def _on_log_flushed(self, log: Log) -> None:
-        # Records above the recovery point wait for nothing more if they are fewer than `flush.messages`.
-        flushed = log.recovery_point if log.flush_is_due else log.log_end_offset
-        self.waiting.flushes.advance(log.topic_partition, flushed)

@@ -143,7 +143,7 @@ class ClientQuotas:
         return throttle_ms
 
     def used(self, key: str, now_ms: int, most: int) -> list[QuotaUse]:
-        """Returns how the `most` latest clients use this quota within its window, one per pair of names."""
+        """Returns how much of this quota the `most` latest clients use within its window, one row per pair of names."""
         window, found = self._window(), dict[tuple[str, str], QuotaUse]()
         latest = ((names, rate) for names, rate in self._rates.latest() if names[0] == key)
         for (_, user, client_id), rate in islice(latest, most):

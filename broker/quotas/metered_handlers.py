@@ -99,7 +99,7 @@ class Meter:
     ) -> Any:
         """Carries out the changes that the client's quota of changed partitions admits.
 
-        Only the controller counts, for the clients of all brokers.
+        Only the controller counts them, for the clients of all brokers.
         """
         changes = spec.partition_changes
         assert changes is not None, spec.key

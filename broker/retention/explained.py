@@ -97,7 +97,7 @@ class Explanations:
                 return ErrorCode.REQUEST_TIMED_OUT
 
     def consumed(self, partition: Partition, outcome: Outcome | Doubt, context: RequestContext) -> ConsumedEnd:
-        """Returns what groups have consumed of a partition, as far as the client can see it; nothing in doubt."""
+        """Returns what groups have consumed of a partition, as far as the client may see it; nothing if in doubt."""
         consumed = (
             NOT_CONSUMED if isinstance(outcome, Doubt) else outcome.get(consumption_query(partition), NOT_CONSUMED)
         )

@@ -163,7 +163,7 @@ class Retention:
                 continue  # It is logged when the partition is checked.
 
     async def _ask(self, asked: list[ConsumptionQuery]) -> Outcome:
-        """Returns what all groups have consumed of at most `ASKED_MAX` of these partitions; nothing in doubt."""
+        """Returns what all groups have consumed of at most `ASKED_MAX` of these partitions; nothing if in doubt."""
         if not asked:
             return {}
         if len(asked) > ASKED_MAX:

@@ -90,7 +90,7 @@ class Login:
         return Reply()
 
     def begins_again(self, now_ms: int) -> bool:
-        """Returns whether a handshake of a logged-in client starts another login."""
+        """Returns whether a logged-in client starts another login with a handshake."""
         return self.expires_ms != NEVER_MS and now_ms - self._began_ms >= AGAIN_INTERVAL_MS
 
     def on_handshake(self, version: int, wanted: str, now_ms: int) -> Reply:

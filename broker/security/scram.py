@@ -214,7 +214,7 @@ def mock_credential(mechanism: ScramMechanism, credentials: ScramCredentials, us
 
 
 def _form_of(forms: Mapping[ChallengeForm, int], seed: bytes) -> ChallengeForm:
-    """Draws a form by the seed, each as often as users have it.
+    """Draws a form by the seed, with the share of users that have it as its probability.
 
     If users come and go, few names get another form (weighted rendezvous hashing).
     """

@@ -235,7 +235,7 @@ def _challenge(attributes: Attributes, nonce: str) -> tuple[bytes, bytes, int]:
 
 
 def _base64(text: bytes) -> bytes:
-    """Errors: SaslError."""
+    """Decodes base64. Errors: SaslError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -164,7 +164,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     def add_keys(self, key_filter: bytearray, secret: bytes, records: Buffer, count: int, /) -> bool | None:
         """Adds the keys of records to a filter of `storage.erasures.key_filter`.
 
-        After None some may have been added.
+        If it returns None, some may have been added.
         """
 
     def append_rows(

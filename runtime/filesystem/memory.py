@@ -95,7 +95,7 @@ class MemoryFileSystem:
         self._locks: dict[str, _MemoryLock] = {}
 
     def fail_next(self, operation: Operation, error_number: int, count: int = 1, path_contains: str = "") -> None:
-        """Fails the next `count` operations on paths that contain `path_contains`.
+        """Makes the next `count` operations on paths that contain `path_contains` fail.
 
         A failing write may have written some of its bytes; a failing sync has settled at random, for good, what is
         durable.

@@ -12,20 +12,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from lowtide.runtime.filesystem.port import Buffer, CannotPunchError
+from lowtide.runtime.filesystem.file_space import UNSUPPORTED_ERRNOS, make_hole, reserve
+from lowtide.runtime.filesystem.port import Buffer
 
 PARTS_PER_WRITE_MAX: Final = 1024
 """IOV_MAX of Linux: the kernel refuses a longer list of buffers."""
 
 ZEROS_PER_WRITE: Final = 1 << 20
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-# The file system or kernel doesn't support the flag or call; the disk is fine.
-UNSUPPORTED_ERRNOS: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 def _sync_function() -> Callable[[int], None]:
@@ -42,32 +40,6 @@ def _sync_function() -> Callable[[int], None]:
 
 
 _sync_descriptor = _sync_function()
-
-# fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
-_PUNCH_MODE: Final = 0x01 | 0x02
-
-
-@functools.cache
-def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Returns the C library's fallocate, which `os` lacks, as a function that returns the errno; None if missing."""
-    import ctypes  # noqa: PLC0415 - most starts need it late or never
-
-    library = ctypes.CDLL(None, use_errno=True)
-    found = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
-    if found is None:
-        return None
-    function = found
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    function.restype = ctypes.c_int
-
-    def fallocate(descriptor: int, mode: int, position: int, size: int) -> int:
-        while function(descriptor, mode, position, size):
-            number = ctypes.get_errno()
-            if number != errno.EINTR:
-                return number
-        return 0
-
-    return fallocate
 
 
 @contextlib.contextmanager
@@ -113,7 +85,7 @@ class OsFile:
 
     @property
     def descriptor(self) -> OpenDescriptor | None:
-        """Keeps the file open while it is referenced; None when the file is closed. For a sync by another thread."""
+        """The descriptor, which keeps the file open while it is referenced; None when the file is closed."""
         return self._descriptor
 
     def _opened(self) -> OpenDescriptor:
@@ -185,14 +157,8 @@ class OsFile:
     def allocate(self, size: int) -> None:
         assert size > 0, (self._path, size)
         descriptor = self._opened()
-        if hasattr(os, "posix_fallocate"):
-            try:
-                with _naming(self._path):
-                    os.posix_fallocate(descriptor.number, 0, size)
-            except OSError as error:
-                if error.errno not in UNSUPPORTED_ERRNOS:
-                    raise
-            else:
+        with _naming(self._path):
+            if reserve(descriptor.number, size):
                 return
         for position in range(self.size(), size, ZEROS_PER_WRITE):
             self.pwritev([bytes(min(ZEROS_PER_WRITE, size - position))], position)
@@ -200,12 +166,7 @@ class OsFile:
     def punch(self, position: int, size: int) -> None:
         assert size > 0 <= position, (self._path, position, size)
         descriptor = self._opened()
-        fallocate = _fallocate()
-        number = fallocate(descriptor.number, _PUNCH_MODE, position, size) if fallocate is not None else errno.ENOSYS
-        if number in UNSUPPORTED_ERRNOS:
-            raise CannotPunchError(self._path)
-        if number:
-            raise OSError(number, os.strerror(number), self._path)
+        make_hole(self._path, descriptor.number, position, size)
 
     def size(self) -> int:
         descriptor = self._opened()

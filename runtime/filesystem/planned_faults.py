@@ -41,7 +41,7 @@ class PlannedFaults:
         self._faults: list[_Fault] = []
 
     def add(self, operation: Operation, error_number: int, count: int, path_contains: str) -> None:
-        """Fails the next `count` operations on paths that contain `path_contains`."""
+        """Makes the next `count` operations on paths that contain `path_contains` fail."""
         self._faults.append(_Fault(operation, error_number, count, path_contains))
 
     def clear(self) -> None:

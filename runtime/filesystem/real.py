@@ -1,4 +1,7 @@
-"""The machine's own file system. Only this module and `os_file` call `os` for files. Sources: flock(2), fcntl(2)."""
+"""The machine's own file system. Only this module, `os_file` and `file_space` call `os` for files.
+
+Sources: flock(2), fcntl(2).
+"""
 
 from __future__ import annotations
 

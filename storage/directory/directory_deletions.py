@@ -22,7 +22,8 @@ from lowtide.storage.errors import is_passing
 from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
 from lowtide.storage.log.segments.segment_files import Readers
 from lowtide.storage.log_directory import deleted_partition
-from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
+from lowtide.storage.log_start.journal import LogStartJournal
+from lowtide.storage.log_start.journal_format import OnDurable
 
 
 class NamedCheckpoint(Protocol):
@@ -70,9 +71,9 @@ class DirectoryDeletions:
 
         `sizes` has the bytes of each partition, 0 if unknown. `forgotten` are the log starts to delete too. `names` has
         the folders that aren't named after their partition. `readers` are open files through which records may still be
-        read. With them the room is freed as soon as the names are free and the readers gone; without them after the
-        delay. Without a delay the folders are set aside: they are renamed and kept. If there was no room for another
-        name, `on_done` gets an error, and the names stay in use.
+        read. If they are given, the room is freed as soon as the names are free and the readers are gone, otherwise
+        after the delay. Without a delay the folders are set aside: they are renamed and kept. If there was no room for
+        another name, `on_done` gets an error, and the names stay in use.
         """
         keys = list(sizes)
         name = stray_folder_name if delay_ms is None else deleted_folder_name

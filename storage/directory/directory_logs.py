@@ -26,7 +26,8 @@ from lowtide.storage.errors import storage_error
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.opening.known_log import LoadTotals
 from lowtide.storage.log_directory import REGISTRATION_COUNTER, DirectoryListing, list_directory
-from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal, OnDurable
+from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal
+from lowtide.storage.log_start.journal_format import OnDurable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -76,7 +77,7 @@ class DirectoryLogs:
         self.state.open(identity, self._ports.random)
 
     def prepare(self) -> None:
-        """Lists the folders and reads the journal; touches no log, and a clean stop stays one.
+        """Lists the folders and reads the journal. It touches no log, so a clean stop still counts as clean.
 
         Start code: it may sync. Errors: StorageError with file and remedy.
         """

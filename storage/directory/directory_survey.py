@@ -43,7 +43,7 @@ from lowtide.storage.checkpoint import (
 from lowtide.storage.errors import StorageError, storage_error
 from lowtide.storage.log.segments.segment_names import LOG_SUFFIX, OFFSET_DIGITS, offset_name
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory, may_lack_records
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal
 
 

@@ -312,9 +312,9 @@ def _aborted(log: Log, base_offset: Offset) -> list[CompletedTransaction]:
 
 
 def _frames(log: Log, end_offset: Offset) -> dict[ProducerId, Offset]:
-    """Returns for each producer that may repeat a batch below `end_offset`, or complete a transaction, from where on.
+    """Returns the offsets from which batches stay in a segment, at least empty, by producer.
 
-    Its batches from there on stay in the segment, at least empty.
+    Producers are included that may repeat a batch below `end_offset`, or complete a transaction.
     """
     frames: dict[ProducerId, Offset] = {}
     for producer_id, entry in log.producer_state.producers.items():

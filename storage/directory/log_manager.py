@@ -46,7 +46,7 @@ from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageEr
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import BrokerIdentity
-from lowtide.storage.log_start.journal import OnDurable
+from lowtide.storage.log_start.journal_format import OnDurable
 
 __all__ = ["DirectoryUsage", "KnownTopic", "LogManager", "LogManagerSettings", "OnDirectoryFailed"]
 
@@ -240,7 +240,7 @@ class LogManager:
         Cordoned directories come last: the controller gives the broker no partition while all are cordoned, but may
         have decided before it knew.
 
-        A directory that an earlier log of the name, or its copy, is still leaving is not included.
+        Directories that an earlier log of the name, or its copy, has not left yet are left out.
         """
         online = [
             each

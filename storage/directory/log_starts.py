@@ -29,8 +29,8 @@ from lowtide.storage.directory.log_settings import DeletionListener, PrefixDelet
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 from lowtide.storage.log.segments.unfreed import MUCH_BYTES
-from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
-from lowtide.storage.log_start.journal_format import LogStartEntry
+from lowtide.storage.log_start.journal import LogStartJournal
+from lowtide.storage.log_start.journal_format import LogStartEntry, OnDurable
 
 
 class LogStartIncrement(NamedTuple):

@@ -29,7 +29,8 @@ from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import Truncation
 from lowtide.storage.log.truncation import LogTruncation
-from lowtide.storage.log_start.journal import LogStartJournal, OnDurable
+from lowtide.storage.log_start.journal import LogStartJournal
+from lowtide.storage.log_start.journal_format import OnDurable
 
 
 class _PendingCut(msgspec.Struct, frozen=True, kw_only=True):

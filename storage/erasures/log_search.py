@@ -270,9 +270,8 @@ class LogSearch:
         """Adds the records from where the search was before to the end of the search."""
         columns = (array("q", done.offsets), array("q", done.timestamps), array("i", done.leader_epochs))
         records = self._records
-        keys = FoundKeys(done.all_keys, array("i", done.all_numbers), array("q", done.producer_ids)).each()
-        key_numbers = array("i", done.key_numbers)
-        for number, (offset, timestamp, leader_epoch) in enumerate(zip(*columns, strict=True)):
+        keys = FoundKeys(done.keys, array("i", done.numbers), array("q", done.producer_ids)).each()
+        for offset, timestamp, leader_epoch in zip(*columns, strict=True):
             key = next(keys, None)
             if self._next_offset <= offset < self._terms.end_offset:
                 records.offsets.append(offset)
@@ -280,8 +279,6 @@ class LogSearch:
                 records.leader_epochs.append(leader_epoch)
                 if self._keys is not None and key is not None:
                     self._keys.add(*key)
-                if key_numbers:
-                    records.keys.append(done.keys[key_numbers[number]])
 
     def _is_whole(self) -> bool:
         """Returns whether the next segment is as it was, and nothing was cut."""

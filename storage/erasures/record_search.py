@@ -82,8 +82,6 @@ class FoundRecords(msgspec.Struct):
     offsets: array[int] = msgspec.field(default_factory=lambda: array("q"))
     timestamps: array[int] = msgspec.field(default_factory=lambda: array("q"))
     leader_epochs: array[int] = msgspec.field(default_factory=lambda: array("i"))
-    keys: list[bytes] = msgspec.field(default_factory=list)
-    """Empty unless the records were found by digests of their keys."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -128,15 +126,13 @@ class RecordMatcher:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._room = memoryview(bytearray(min(_ROOM_BYTES, decompressed_bytes_max)))
         """For decompressed records: new memory for each batch would take twice as long as the decompression."""
-        self._keys: list[bytes] = []
-        """Of the records that the last search by digests has found."""
         self._offsets = OffsetRanges(selector.ranges) if isinstance(selector, OffsetSelector) else None
         if isinstance(selector, KeySelector):
             self._find: _Finder = partial(_with_key, selector.keys, _lengths(selector.keys))
         elif isinstance(selector, HeaderSelector):
             self._find = partial(_with_header, selector.name, selector.value)
         elif isinstance(selector, DigestSelector):
-            self._find = partial(_with_digest, DigestIndex(selector.groups), self._keys)
+            self._find = partial(_with_digest, DigestIndex(selector.groups))
         else:
             self._find = partial(_with_offset, OffsetRanges(selector.ranges))
 
@@ -162,8 +158,6 @@ class RecordMatcher:
         deltas = self._find(header, records)
         if not deltas:
             return
-        found.keys += self._keys
-        self._keys.clear()
         append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
         for offset_delta, delta in zip(deltas[::2], deltas[1::2], strict=True):
             found.offsets.append(header.base_offset + offset_delta)
@@ -206,12 +200,11 @@ def _with_key(keys: frozenset[bytes], lengths: int, header: BatchHeader, payload
     )
 
 
-def _with_digest(index: DigestIndex, matched: list[bytes], header: BatchHeader, payload: Buffer) -> list[int]:
+def _with_digest(index: DigestIndex, header: BatchHeader, payload: Buffer) -> list[int]:
     records = bytes(payload)
     found = find_keys(records, 0, len(records), header.record_count)
     keyless = set(found.keyless)
     numbers = [number for number, key in enumerate(found.keys) if index.groups_of(key) and number not in keyless]
-    matched += [found.keys[number] for number in numbers]
     return _deltas(records, found.deltas, found.ends, numbers)
 
 

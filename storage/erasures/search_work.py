@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from array import array
 from collections.abc import Iterator
 from typing import Final
 
@@ -44,9 +43,6 @@ from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED
 
 FOUND_MAX: Final = 100_000
 """The most records that a search of a log may find."""
-
-FOUND_KEYS_BYTES_MAX: Final = 16 << 20
-"""The most bytes of different keys that a search by digests finds in a segment."""
 
 PROGRESS_BYTES: Final = 16 << 20
 """A search reports its progress after so many bytes."""
@@ -92,16 +88,12 @@ class SegmentDone(msgspec.Struct, frozen=True, tag=True):
     offsets: bytes
     timestamps: bytes
     leader_epochs: bytes
-    keys: list[bytes]
-    """The different keys of the records, if they were found by digests."""
-    key_numbers: bytes
-    """Which of `keys` each record has: an array of the machine's integers."""
     has_filter: bool
     """Whether a new filter waits for its name."""
     was_read: bool
     """False if its filter has none of the keys."""
-    all_keys: list[bytes | None] = []
-    all_numbers: bytes = b""
+    keys: list[bytes | None] = []
+    numbers: bytes = b""
     producer_ids: bytes = b""
     """Those of `FoundKeys`, if they are wanted."""
 
@@ -168,7 +160,7 @@ class _SegmentsSearch:
                 yield from self._segment(segment, file)
             finally:
                 file.close()
-            if self._is_too_many():
+            if self._count + len(self._found) > self.order.found_max:
                 yield _message(SearchStopped(f"more than {self.order.found_max} records match", is_too_many=True))
                 return
             if self._found_keys.are_too_many:
@@ -197,7 +189,7 @@ class _SegmentsSearch:
                 position += header.size_bytes
             moved = min(position, segment.size) - begin
             self._reported += moved
-            if self._is_too_many() or self._found_keys.are_too_many:
+            if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
                 return
             if self._reported >= PROGRESS_BYTES:
                 yield _message(SearchProgress(self._reported), moved)
@@ -215,10 +207,6 @@ class _SegmentsSearch:
         finally:
             if has_filter:  # Nobody gives it its name any more.
                 self._remove_filter(segment)
-
-    def _is_too_many(self) -> bool:
-        keys_bytes = sum(map(len, dict.fromkeys(self._found.keys)))
-        return self._count + len(self._found) > self.order.found_max or keys_bytes > FOUND_KEYS_BYTES_MAX
 
     def _must_read(self, segment: SearchedSegment, file: File) -> bool:
         """Returns whether the segment may have a record. Prepares the filter that is built while it is read."""
@@ -278,21 +266,18 @@ class _SegmentsSearch:
     def _done(
         self, segment: SearchedSegment, first_offset: Offset | None, *, was_read: bool, has_filter: bool = False
     ) -> SegmentDone:
-        found = self._found
-        keys = {key: number for number, key in enumerate(dict.fromkeys(found.keys))}
+        found, keys = self._found, self._found_keys
         return SegmentDone(
             base_offset=segment.base_offset,
             first_offset=first_offset,
             offsets=found.offsets.tobytes(),
             timestamps=found.timestamps.tobytes(),
             leader_epochs=found.leader_epochs.tobytes(),
-            keys=list(keys),
-            key_numbers=array("i", [keys[key] for key in found.keys]).tobytes(),
             has_filter=has_filter,
             was_read=was_read,
-            all_keys=self._found_keys.keys,
-            all_numbers=self._found_keys.numbers.tobytes(),
-            producer_ids=self._found_keys.producer_ids.tobytes(),
+            keys=keys.keys,
+            numbers=keys.numbers.tobytes(),
+            producer_ids=keys.producer_ids.tobytes(),
         )
 
 

@@ -166,8 +166,8 @@ class SegmentSwaps:
     def begin(self, group: CleanedGroup) -> Barrier | None:
         """Renames the files of a group to `.swap`. Returns the barrier to carry out before `finish`.
 
-        Returns None if the log has changed; no file is left then. Errors: StorageError if there is no room for a name;
-        no file is left then either. OSError; a start removes the files.
+        Returns None if the log has changed. Errors: StorageError if there is no room for a name; OSError, after which
+        files may be left that the next start removes.
         """
         assert self._begun is None, self._directory
         assert self._unnamed is None, self._directory

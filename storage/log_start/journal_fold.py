@@ -33,7 +33,7 @@ from lowtide.storage.checkpoint import (
     staged_checkpoint,
 )
 from lowtide.storage.errors import is_passing
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, JournalHeader, encode_journal
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, JournalContent, JournalHeader, encode_journal
 
 _EXPORTS = (LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT)
 

@@ -15,7 +15,7 @@ from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId,
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError, decode_offsets
 from lowtide.storage.errors import StorageError, is_passing
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, JournalContent, encode_journal
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, JournalContent, encode_journal
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal
 
 
@@ -80,10 +80,10 @@ def load_journal(
 
 
 def _write_in_place(filesystem: FileSystem, directory: str, end: FilePosition) -> None:
-    """Writes the journal over itself, which takes no room, without what is torn behind `end`; durable on return.
+    """Overwrites the journal in place, without the torn frame behind `end`. Takes no room; durable on return.
 
-    Whatever sectors a power cut leaves out, the journal reads the same: the rest is equal, and a torn frame loses one
-    more.
+    If a power cut leaves out sectors, the journal reads the same: these sectors have equal bytes, or belong to the torn
+    frame.
     """
     path = journal_path(directory)
     file = filesystem.open(path, write=True)
@@ -99,7 +99,7 @@ def merge_larger(
     offsets: Mapping[TopicPartition, Offset],
     folders: Mapping[TopicPartition, TopicId],
 ) -> None:
-    """Raises `entries` to what a checkpoint by names says of partitions that are here; lower values are ignored."""
+    """Raises `entries` to the offsets of a checkpoint, as far as the partitions are here; lower offsets are ignored."""
     for topic_partition, offset in offsets.items():
         topic_id = folders.get(topic_partition, ZERO_TOPIC_ID)
         if topic_id != ZERO_TOPIC_ID:

@@ -21,13 +21,19 @@ from crc32c import crc32c
 
 from lowtide.protocol.types import FilePosition, Offset, TopicId
 from lowtide.storage.log_start.journal_format import (
-    CRC,
     END_MARK,
     ENTRY,
     ENTRY_BYTES,
     FRAME_HEAD,
     FRAME_MARK,
     FRAME_OVERHEAD,
+    LogStartEntry,
+    apply_entries,
+    frame_bytes,
+    sealed,
+)
+from lowtide.storage.log_start.journal_image import (
+    CRC,
     HEADER_BYTES,
     HEADER_STRUCT,
     MAGIC,
@@ -36,10 +42,6 @@ from lowtide.storage.log_start.journal_format import (
     VERSION,
     JournalContent,
     JournalHeader,
-    LogStartEntry,
-    apply_entries,
-    frame_bytes,
-    sealed,
 )
 
 

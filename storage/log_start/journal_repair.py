@@ -26,7 +26,8 @@ from lowtide.runtime.filesystem import AlreadyLockedError, FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, apply_entries, encode_journal
+from lowtide.storage.log_start.journal_format import apply_entries
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, encode_journal
 from lowtide.storage.log_start.journal_loading import journal_path, merge_larger, read_offsets
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 

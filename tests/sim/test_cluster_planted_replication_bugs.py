@@ -29,11 +29,11 @@ from lowtide.broker.partitions.fetch.fetch_targets import FetchTarget
 from lowtide.metadata.changes import Step
 from lowtide.metadata.session import MetadataSession
 from lowtide.protocol.errors import ErrorCode
-from lowtide.replication import alter_partition, elections, follower, in_sync_replicas
+from lowtide.replication import alter_partition, elections, epoch_ends, follower, in_sync_replicas
 from lowtide.replication.follower_reads import FollowerReads
 from lowtide.replication.former_replicas import FormerReplicas
 from lowtide.replication.leadership import Leadership
-from lowtide.replication.partition import EpochEnd, Partition
+from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -75,19 +75,19 @@ def an_epoch_ends_one_offset_later(patch: Patch) -> None:
 
 def epochs_are_not_compared(patch: Patch) -> None:
     """A follower that diverges is served as if it didn't."""
-    patch.setattr(Partition, "diverging_epoch", lambda *_: None)
+    patch.setattr(epoch_ends, "diverging_epoch", lambda *_: None)
 
 
 def an_epoch_without_records_is_not_reported(patch: Patch) -> None:
     """A follower whose last epoch wrote nothing here receives the end of the log as its epoch's end."""
-    original = Partition.end_offset_for_epoch
+    original = epoch_ends.end_offset_for_epoch
 
-    def end_offset_for_epoch(self: Any, leader_epoch: int) -> EpochEnd:
-        if 0 <= leader_epoch < self.leader_epoch and leader_epoch > self.log.leader_epochs.latest:
-            return EpochEnd(leader_epoch, self.log.log_end_offset)
-        return original(self, leader_epoch)
+    def end_offset_for_epoch(partition: Partition, leader_epoch: int) -> epoch_ends.EpochEnd:
+        if 0 <= leader_epoch < partition.leader_epoch and leader_epoch > partition.log.leader_epochs.latest:
+            return epoch_ends.EpochEnd(leader_epoch, partition.log.log_end_offset)
+        return original(partition, leader_epoch)
 
-    patch.setattr(Partition, "end_offset_for_epoch", end_offset_for_epoch)
+    patch.setattr(epoch_ends, "end_offset_for_epoch", end_offset_for_epoch)
 
 
 def a_cut_is_not_waited_for(patch: Patch) -> None:

@@ -66,7 +66,7 @@ class Joining:
     def join(
         self, group: ClassicGroup, request: JoinGroupRequest, client: MemberClient, reply: Reply, effects: Effects
     ) -> None:
-        """Lets a member in, or refuses it. The answer waits for the rebalance that this starts or finds."""
+        """Adds a member, or refuses it. The answer waits for the rebalance that this starts, or that is in progress."""
         member_id = request.member_id
         protocols = _protocols(request)
         if not self._has_room(group, member_id):
@@ -121,7 +121,7 @@ class Joining:
     def _join_again(
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, reply: Reply, effects: Effects
     ) -> None:
-        """Handles a known member: a rebalance, unless nothing changes and it is not the leader of a stable group."""
+        """Handles a known member. Begins a rebalance, unless nothing changes and it does not lead a stable group."""
         member = group.members[request.member_id]
         unchanged = member.protocols == protocols
         is_leader = member.member_id == group.leader_id
@@ -186,7 +186,7 @@ class Joining:
     ) -> None:
         """Handles a static member with a new id.
 
-        In a stable group whose protocol stays the same that is no rebalance.
+        In a stable group whose protocol stays the same, this needs no rebalance.
         """
         assert request.group_instance_id is not None
         old_leader_id = group.leader_id

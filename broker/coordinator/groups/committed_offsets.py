@@ -170,7 +170,7 @@ class CommittedOffsets:
         effects: Effects,
         committers: Mapping[str, OffsetCommitter] = NOBODY,
     ) -> list[OffsetCommitResponseTopic]:
-        """Asks for the records of a commit. `topics` exist; `committers` are recorded for the topics that they name.
+        """Requests the records of a commit. `topics` exist; `committers` are recorded for the topics that they name.
 
         Errors, for single partitions: OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE.
         """
@@ -202,7 +202,7 @@ class CommittedOffsets:
         effects: Effects,
         committers: Mapping[str, OffsetCommitter],
     ) -> list[ResponseTopicT]:
-        """Asks for the records of offsets. Returns response topics of these `types`."""
+        """Requests the records of offsets. Returns response topics of these `types`."""
         topic_type, row_type = types
         answered = []
         for topic in topics:
@@ -220,7 +220,7 @@ class CommittedOffsets:
         effects: Effects,
         committer: OffsetCommitter,
     ) -> list[ResponseRowT]:
-        """Asks for the records of one topic's offsets. Returns the response rows."""
+        """Requests the records of one topic's offsets. Returns the response rows."""
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
@@ -271,7 +271,7 @@ class CommittedOffsets:
     def delete(
         self, group: Group, topics: Iterable[OffsetDeleteRequestTopic], effects: Effects
     ) -> list[OffsetDeleteResponseTopic]:
-        """Asks for tombstones of offsets, pending ones too.
+        """Requests tombstones of offsets, pending ones too.
 
         Topics that the group consumes get GROUP_SUBSCRIBED_TO_TOPIC.
         """
@@ -288,7 +288,7 @@ class CommittedOffsets:
         return rows
 
     def delete_all(self, group_id: str, effects: Effects) -> None:
-        """Asks for tombstones of all offsets of a group, pending ones too."""
+        """Requests tombstones of all offsets of a group, pending ones too."""
         committed = self.offsets.get(group_id, {})
         for topic, partitions in committed.items():
             for partition in partitions:
@@ -298,7 +298,7 @@ class CommittedOffsets:
                 effects.keep_offset(group_id, topic, partition, None)
 
     def delete_topics(self, group_id: str, deleted: Iterable[tuple[str, TopicId]], effects: Effects) -> None:
-        """Asks for tombstones of a group's offsets in deleted topics, not in newer topics of their names."""
+        """Requests tombstones of a group's offsets in deleted topics, not in newer topics of their names."""
         topics = self.offsets.get(group_id, {})
         gone = dict(deleted)
         for name, topic_id in gone.items():
@@ -311,7 +311,7 @@ class CommittedOffsets:
                 effects.keep_offset(group_id, name, partition, None)
 
     def expire(self, group: Group, effects: Effects) -> bool:
-        """Asks for tombstones of a group's expired offsets. Returns whether none is left then.
+        """Requests tombstones of a group's expired offsets. Returns whether none is left then.
 
         Offsets of an empty group are kept for the retention time since it became empty; those of a group with members
         since their commit, but never those of topics that it consumes, or of partitions with pending offsets. Old

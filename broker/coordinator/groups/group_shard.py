@@ -67,13 +67,13 @@ class GroupUpkeep(Protocol[G_contra]):
     """What a service does for the groups of its type."""
 
     def on_loaded(self, group: G_contra, effects: Effects) -> None:
-        """Called when all records are applied: starts the members' sessions."""
+        """Starts the members' sessions, when all records are applied."""
 
     def on_unloaded(self, group: G_contra, effects: Effects) -> None:
-        """Called when another broker coordinates the group."""
+        """Ends the group here, because another broker coordinates it."""
 
     def on_timer(self, group: G_contra, key: TimerKey, effects: Effects) -> None:
-        """Called when a deadline of the group has come."""
+        """Handles a deadline of the group."""
 
     def remove(self, group: G_contra, effects: Effects) -> None:
         """Asks for the group's tombstones."""
@@ -253,7 +253,7 @@ class Groups:
             self._upkeep[group.group_type].on_timer(group, key, effects)
 
     def expire(self, effects: Effects) -> None:
-        """Asks for tombstones of expired offsets, and of unused groups without offsets."""
+        """Requests tombstones of expired offsets, and of unused groups without offsets."""
         for group in list(self.by_id.values()):
             if self.committed.expire(group, effects) and group.is_unused:
                 self._upkeep[group.group_type].remove(group, effects)
@@ -352,7 +352,7 @@ class Groups:
         return group if error == ErrorCode.NONE else error
 
     def delete_group(self, group_id: str, effects: Effects) -> ErrorCode:
-        """Asks for the tombstones of a group and its offsets.
+        """Requests the tombstones of a group and its offsets.
 
         Errors: those of its `check_delete`, GROUP_ID_NOT_FOUND.
         """

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from lowtide.broker.coordinator.groups.consumed import ConsumedEnd, ConsumedOffsets
 from lowtide.broker.coordinator.groups.group_coordinator import GroupCoordinator
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.runtime.shard import Shard
+from lowtide.broker.promises import future_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_consumed_offsets import (
     ConsumedOffsetsTopic,
@@ -86,11 +88,4 @@ def _take_in(
 
 def _kept(coordinator: GroupCoordinator, shard: Shard[Groups]) -> asyncio.Future[ErrorCode]:
     """Returns a future that is done when the shard's state is committed, or with an error."""
-    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-    def on_outcome(error: ErrorCode) -> None:
-        if not outcome.done():
-            outcome.set_result(error)
-
-    coordinator.when_all_committed(shard, on_outcome)
-    return outcome
+    return future_of(partial(coordinator.when_all_committed, shard))

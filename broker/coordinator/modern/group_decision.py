@@ -51,11 +51,11 @@ class GroupDecision(Generic[G]):
         """The group's patterns, if they are to be matched to topics when the decision is carried out."""
 
     def keep(self, kind: RecordType | ShareRecordType, name: str, value: Any) -> None:
-        """Asks for a record; with None, for its tombstone."""
+        """Requests a record; with None, for its tombstone."""
         self.changes.append(self.group.change_type(kind, self.group.group_id, name, value))
 
     def keep_subscription(self, member: ModernMember) -> None:
-        """Asks for the record of a member's subscription."""
+        """Requests the record of a member's subscription."""
         self.keep(self.group.record_types.MEMBER, member.member_id, self.group.subscription_record(member))
 
     def keep_current(self, member: ModernMember) -> None:
@@ -70,29 +70,29 @@ class GroupDecision(Generic[G]):
             self.keep(RecordType.TOPICS, "", None)
 
     def keep_target(self, member_id: str, target: Assignment) -> None:
-        """Asks for the record of a member's part of the target."""
+        """Requests the record of a member's part of the target."""
         self.keep(self.group.record_types.TARGET, member_id, target_record(target))
 
     def keep_target_epoch(self, epoch: int, wall_ms: int) -> None:
-        """Asks for the record that makes a target valid, computed at this time; 0 if unknown."""
+        """Requests the record that makes a target valid, computed at this time; 0 if unknown."""
         value = TargetAssignmentEpoch(assignment_epoch=epoch, assignment_timestamp=wall_ms)
         self.keep(self.group.record_types.TARGET_EPOCH, "", value)
 
     def remove(self, member_id: str) -> None:
-        """Asks for the tombstones of a member."""
+        """Requests the tombstones of a member."""
         kinds = self.group.record_types
         for kind in (kinds.CURRENT, kinds.TARGET, kinds.MEMBER):
             self.keep(kind, member_id, None)
 
     def replace(self, old: ModernMember, new: ModernMember) -> None:
-        """Asks for the records that give a member's place to another member id."""
+        """Requests the records that give a member's place to another member id."""
         self.remove(old.member_id)
         self.keep_subscription(new)
         self.keep_target(new.member_id, self.group.targets.get(old.member_id, NOTHING))
         self.keep_current(new)
 
     def remove_group(self) -> None:
-        """Asks for the tombstones of the whole group, in Kafka's order."""
+        """Requests the tombstones of the whole group, in Kafka's order."""
         group, kinds = self.group, self.group.record_types
         for kind in (kinds.CURRENT, kinds.TARGET):
             for member_id in dict.fromkeys((*group.members, *group.targets)):

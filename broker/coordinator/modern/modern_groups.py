@@ -134,7 +134,7 @@ class ModernGroups(ABC, Generic[G]):
 
     @staticmethod
     def remove(group: ModernGroup, effects: Effects) -> None:
-        """Asks for the tombstones of a group."""
+        """Requests the tombstones of a group."""
         decision = GroupDecision(group)
         decision.remove_group()
         decision.carry_out(effects)
@@ -198,7 +198,7 @@ class ModernGroups(ABC, Generic[G]):
     def _keep_target(
         decision: GroupDecision[G], epoch: int, made: TargetAssignment, wall_ms: int
     ) -> dict[str, Assignment]:
-        """Asks for the records of a target. Returns the parts that differ from the last target, by member id."""
+        """Requests the records of a target. Returns the parts that differ from the last target, by member id."""
         changed = {}
         for member_id, topics in made.items():
             target = new_target(decision.group, member_id, topics)

@@ -240,7 +240,7 @@ def target_record(assignment: Assignment) -> MemberTarget:
 
 
 def _epochs_of(rows: Iterable[CurrentTopicPartitions], default: int) -> Epochs:
-    """Returns the epochs in a record. Records of older coordinators have none: `default`."""
+    """Returns the epochs in a record. Records of older coordinators have none, and get `default`."""
     found: dict[TopicId, dict[int, int]] = {}
     for row in rows:
         given = row.assignment_epochs

@@ -98,7 +98,7 @@ class ConsumerTargets:
     def _on_encoded(
         self, group: ConsumerGroup, epoch: int, members: frozenset[str], records: EncodedChanges, effects: Effects
     ) -> None:
-        """Asks for the records of a target for these members, without those that have left since."""
+        """Requests the records of a target for these members, without those that have left since."""
         self._computing.discard(group.group_id)
         if self._by_id.get(group.group_id) is not group or epoch <= group.target_epoch:
             return

@@ -75,7 +75,7 @@ class ShardedCoordinator(Generic[S]):
         return pending
 
     def carry_out(self, shard: Shard[S], decision: Callable[[Effects], None]) -> None:
-        """Makes a decision that answers nobody, and carries it out."""
+        """Makes a decision that no request waits for, and carries it out."""
         effects = self._runtime.effects()
         decision(effects)
         self._runtime.carry_out(shard, effects)

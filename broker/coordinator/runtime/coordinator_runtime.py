@@ -214,7 +214,7 @@ class CoordinatorRuntime(Generic[S]):
         return NONE
 
     def _continue(self, shard: Shard[S], then: list[Then], error: ErrorCode, before: Effects | None = None) -> None:
-        """Carries out what follows; with the time of `before` if that was made in this turn."""
+        """Carries out what follows, with the time of `before` if that is of this turn."""
         effects: Effects | None = None
         for each in then:
             if type(each) is Promise:

@@ -96,22 +96,22 @@ class Effects(msgspec.Struct, eq=False):
     work: list[WorkerCall] = []
 
     def keep_offset(self, group: str, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
-        """Asks for the record of an offset; with None, for its tombstone."""
+        """Requests the record of an offset; with None, for its tombstone."""
         self.records.append(encode_offset_commit(group, topic, partition, value))
         self.changes.append(OffsetCommit(OffsetCommitKey(group=group, topic=topic, partition=partition), value))
 
     def keep_offsets(self, commits: OffsetCommits) -> None:
-        """Asks for the records of offsets of one commit, as `encode_offset_commits` takes them."""
+        """Requests the records of offsets of one commit, as `encode_offset_commits` takes them."""
         self.records += encode_offset_commits(commits.group, commits.topic, commits.values)
         self.changes.append(commits)
 
     def keep_group(self, group: str, value: GroupMetadataValue | None) -> None:
-        """Asks for the record of a classic group; with None, for its tombstone."""
+        """Requests the record of a classic group; with None, for its tombstone."""
         self.records.append(encode_group_metadata(group, value))
         self.changes.append(GroupMetadata(group, value))
 
     def keep_change(self, change: ConsumerGroupChange | ShareGroupChange | StreamsGroupChange) -> None:
-        """Asks for a record about a consumer group, a share group or a streams group."""
+        """Requests a record about a consumer group, a share group or a streams group."""
         if isinstance(change, ConsumerGroupChange):
             self.keep_encoded(change, encode_change(change))
         elif isinstance(change, ShareGroupChange):
@@ -122,7 +122,7 @@ class Effects(msgspec.Struct, eq=False):
     def keep_encoded(
         self, change: ConsumerGroupChange | ShareGroupChange | StreamsGroupChange, record: CoordinatorRecord
     ) -> None:
-        """Asks for a record that is encoded already."""
+        """Requests a record that is encoded already."""
         self.records.append(record)
         self.changes.append(change)
 

@@ -73,7 +73,7 @@ class CoordinatorState(Protocol):
         """Ends it. Called when another broker coordinates the shard."""
 
     def on_timer(self, key: Any, effects: Effects) -> None:
-        """Called when a deadline has come."""
+        """Handles a deadline that has come."""
 
 
 S = TypeVar("S", bound=CoordinatorState)

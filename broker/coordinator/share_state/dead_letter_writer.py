@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.administration.topic_administrator import TopicAdministrator
@@ -31,6 +32,7 @@ from lowtide.broker.partitions.share.dead_letters import (
     make_letters,
 )
 from lowtide.broker.partitions.share.given_up_records import GivenUpContents, read_contents
+from lowtide.broker.promises import future_of
 from lowtide.metadata.image import TopicImage
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.api_keys import API, ApiKey
@@ -165,14 +167,9 @@ class DeadLetterWriter:
         appended = replicas.append(partition, checked, now_ms)
         if isinstance(appended, ErrorCode):
             return _refusal(topic, number, appended)
-        committed: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def on_committed(error: ErrorCode) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        replicas.when_committed(partition, appended.last_offset + 1, on_committed, timeout_ms=TIMEOUT_MS)
-        return _refusal(topic, number, await committed)
+        end_offset = appended.last_offset + 1
+        error = await future_of(partial(replicas.when_committed, partition, end_offset, timeout_ms=TIMEOUT_MS))
+        return _refusal(topic, number, error)
 
     async def _send(self, leader: BrokerId, topic: TopicImage, number: int, batch: bytes) -> Refusal | None:
         """Writes to a partition that another broker leads. Returns why it failed."""

@@ -64,7 +64,7 @@ class ShareStatePorts(Protocol):
     def prune(self, states: ShareStates, start_offset: Offset) -> None:
         """Cuts the log of these states before `start_offset`.
 
-        What makes the earlier records unnecessary is committed.
+        The records that replace the earlier ones are committed.
         """
 
 
@@ -257,7 +257,10 @@ class ShareStates:
     def _change(
         self, place: SharePlace, known: ShareState, row: WriteStatePartition, leader_epoch: int, effects: Effects
     ) -> None:
-        """Asks for an update record, or for a snapshot after so many of them. A late write takes nothing back."""
+        """Asks for an update record, or for a snapshot after so many of them.
+
+        A late write undoes nothing that is newer.
+        """
         start_offset, complete_count = max(
             (row.start_offset, row.delivery_complete_count), (known.start_offset, known.delivery_complete_count)
         )

@@ -213,10 +213,10 @@ class StreamsGroup:
     ) -> ErrorCode:
         """Checks whether a client may commit for `places` (topic name, partition).
 
-        No member has a negative epoch and is allowed while the group has no members. A member with an older epoch may
-        commit for the active tasks that it got in that epoch or before, and still has. `is_transaction` is
-        TxnOffsetCommit, which may omit the member. Errors: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, UNSUPPORTED_VERSION.
-        Source: `StreamsGroup.validateOffsetCommit`; KIP-1251.
+        A commit without a member has a negative epoch and is allowed while the group has no members. A member with an
+        older epoch may commit for the active tasks that it got in that epoch or before, and still has. `is_transaction`
+        is TxnOffsetCommit, which may omit the member. Errors: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH,
+        UNSUPPORTED_VERSION. Source: `StreamsGroup.validateOffsetCommit`; KIP-1251.
         """
         if member_epoch < 0 and (not self.members or (is_transaction and not member_id)):
             return ErrorCode.NONE

@@ -131,7 +131,7 @@ class StreamsGroups:
 
     @staticmethod
     def remove(group: StreamsGroup, effects: Effects) -> None:
-        """Asks for the tombstones of a group."""
+        """Requests the tombstones of a group."""
         decision = StreamsDecision(group)
         for kind, name in group.tombstones():
             decision.keep(kind, name, None)

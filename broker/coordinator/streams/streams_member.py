@@ -244,7 +244,7 @@ def _active_rows(tasks: ActiveTasks) -> list[CurrentTaskIds]:
 
 
 def _active_tasks(rows: Iterable[CurrentTaskIds], default: int) -> ActiveTasks:
-    """Returns the active tasks in a record. Records of older coordinators have no epochs: `default`."""
+    """Returns the active tasks in a record. Records of older coordinators have no epochs, and get `default`."""
     found: dict[str, dict[int, int]] = {}
     for row in rows:
         epochs = row.assignment_epochs

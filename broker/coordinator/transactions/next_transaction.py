@@ -100,7 +100,7 @@ def next_producer(  # noqa: PLR0911 - one return for each answer
 def next_partitions(
     known: Transaction, added: frozenset[TopicPartition], client_version: int, wall_ms: int
 ) -> Transaction | ErrorCode:
-    """Returns the state with added partitions, or NONE if it has them. It may begin a transaction."""
+    """Returns the state with added partitions, which may begin a transaction; NONE if it has the partitions."""
     begins = known.state is not TransactionState.ONGOING
     if not begins and added <= known.partitions:
         return NONE

@@ -123,7 +123,7 @@ class Transactions:
         self.transactions.clear()
 
     def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
-        """Asks for the record of a transactional id; `then` gets whether it is committed."""
+        """Requests the record of a transactional id; `then` gets whether it is committed."""
         before = self.transactions.get(state.transactional_id)
         assert before is None or may_follow(before.state, state.state), (before, state)
         state.updated_ms = effects.wall_ms

@@ -63,7 +63,7 @@ class UncommittedTransactions:
     def append(
         self, name: str, state: Transaction | None, record: CoordinatorRecord, effects: Effects, then: OnError
     ) -> None:
-        """Asks for the record of a transactional id; None is its tombstone. `then` gets whether it is committed."""
+        """Requests the record of a transactional id; None is its tombstone. `then` gets whether it is committed."""
         effects.records.append(record)
         effects.changes.append(TransactionChange(name, state))
         self._names.add(name)

@@ -84,7 +84,7 @@ def _moved(listeners: Sequence[ConfiguredListener], index: int) -> str:
 
 
 def _check_ports(config: BrokerConfig, count: int) -> None:
-    """Errors: ConfigError for a port that is out of range or used twice."""
+    """Checks that no port is out of range or used twice. Errors: ConfigError."""
     taken: dict[int, str] = {each.port: f"the HTTP listener {each.text}" for each in config.http_listeners if each.port}
     for index in range(count):
         mine: dict[int, str] = {}

@@ -274,7 +274,7 @@ async def supervise(plan: SupervisorPlan, log: Any, version: str) -> int:
 
 
 def _check_not_in_use(filesystem: FileSystem, directory: str) -> None:
-    """Errors: StorageError if another process has the metadata store open, or the directory cannot be created."""
+    """Checks that no other process has the metadata store open, and creates the directory. Errors: StorageError."""
     try:
         filesystem.make_directories(directory)
         filesystem.lock(f"{directory}/{METADATA_FILE}{LOCK_SUFFIX}").release()

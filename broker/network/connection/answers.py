@@ -154,25 +154,6 @@ class Answers:
             self._turns.execution = PARK[self._turns.execution]
         pending.listen(lambda response: self._on_answer(slot, response))
 
-    def give(self, route: Route, correlation_id: int, answer: Any, size: int) -> None:
-        """Adds the answer of a joint form: a frame, a response, or a promise of either."""
-        if type(answer) is Pending:
-            self.park(route, correlation_id, answer, size)
-        else:
-            self.add([answer] if type(answer) is bytes else route.write(correlation_id, answer))
-
-    def give_gathered(self, route: Route, correlation_id: int, answer: Any) -> None:
-        """Sends the answer to the gathered request."""
-        self.gathered = False
-        connection = self._connection
-        if connection is None:
-            return
-        if type(answer) is bytes and self.outgoing is not None and not (connection.closed or self.ends):
-            self._send(self.outgoing, [answer])
-        else:
-            self.give(route, correlation_id, answer, 0)  # It is small, and nothing else waits.
-            self.flush()
-
     def flush(self) -> None:
         """Sends the answers that are ready."""
         connection = self._connection
@@ -180,11 +161,11 @@ class Answers:
             return
         if self.ready and self.outgoing is not None:
             ready, self.ready = self.ready, []
-            self._send(self.outgoing, ready)
+            self.send(self.outgoing, ready)
         if self.ends:
             connection.close_when_done()
 
-    def _send(self, outgoing: OutgoingQueue, parts: list[Part]) -> None:
+    def send(self, outgoing: OutgoingQueue, parts: list[Part]) -> None:
         """Writes bytes to the socket. Only slices of files, and what the socket does not take, go through the queue."""
         is_bytes = type(parts[0]) is bytes if len(parts) == 1 else FileSlice not in map(type, parts)
         if not is_bytes or outgoing.parts or outgoing.paused or outgoing.reading:

@@ -168,7 +168,7 @@ class Gathering:
             times.quick_ns += took_ns
         if answers.slots or waiting or type(given[0]) is not bytes:
             for correlation_id, answer in zip(group.correlation_ids, given, strict=True):
-                answers.give(route, correlation_id, answer, (stop - position) // count)
+                _give(answers, route, correlation_id, answer, (stop - position) // count)
         else:
             answers.ready += given
         return stop
@@ -205,5 +205,26 @@ class Gathering:
             times.quick[(took_ns // count).bit_length()] += count
             times.quick_ns += took_ns
         for connection, correlation_id, answer in zip(connections, group.correlation_ids, answers, strict=True):
-            connection.answers.give_gathered(route, correlation_id, answer)
+            _give_gathered(connection, route, correlation_id, answer)
         return True
+
+
+def _give(answers: Answers, route: Route, correlation_id: int, answer: Any, size: int) -> None:
+    """Adds the answer of a joint form: a frame, a response, or a promise of either."""
+    if type(answer) is Pending:
+        answers.park(route, correlation_id, answer, size)
+    else:
+        answers.add([answer] if type(answer) is bytes else route.write(correlation_id, answer))
+
+
+def _give_gathered(connection: Gathered, route: Route, correlation_id: int, answer: Any) -> None:
+    """Sends the answer to the gathered request."""
+    answers = connection.answers
+    answers.gathered = False
+    if answers.outgoing is None:
+        return  # The connection is lost.
+    if type(answer) is bytes and not (connection.closed or answers.ends):
+        answers.send(answers.outgoing, [answer])
+    else:
+        _give(answers, route, correlation_id, answer, 0)  # It is small, and nothing else waits.
+        answers.flush()

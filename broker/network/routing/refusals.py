@@ -18,7 +18,7 @@ _NO_OPERATIONS: Final = -(1 << 31)
 
 
 def refusal_of_all(key: ApiKey, version: int, code: ErrorCode) -> Any:
-    """Returns the answer with `code`, at the top or, without such a field, in one empty row."""
+    """Returns an answer with `code`: at the top, or in one empty row if the top has no such field."""
     response = wire_form(API[key].response, version)
     answer = response.make(**{name: _of_error(name, content, code, at_top=True) for name, content in response.fields})
     if "error_code" in dict(response.fields):

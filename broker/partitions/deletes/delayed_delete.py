@@ -243,7 +243,7 @@ class DelayedDeleteRecords(DelayedOperation):
         ]
         if increments:
             self._replicas.request_log_starts(increments)
-        # What is to be journalled isn't durable yet, so nothing is settled in vain; but writing it may have failed.
+        # Rows that were just sent to the journal are not durable yet, so they can only be settled if the write failed.
         may_settle = not increments or any(log.offline for log, _ in increments)
         if (may_settle and self._settle_rows()) or not self._watch():
             return self._end()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from lowtide.broker.partitions.fetch.fetch_errors import SESSIONS_SINCE, failed_throughout, refuse
 from lowtide.broker.partitions.fetch.fetch_in_slices import (
     answer_in_slices,
     available_bytes,
@@ -27,12 +28,11 @@ from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, READ_COMMITT
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
 from lowtide.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable, Mapping
 
     from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from lowtide.broker.request_context import RequestContext
     from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
     from lowtide.runtime.clock import Clock
-
-SESSIONS_SINCE: Final = 7
-"""The first version with sessions, and with an error of the whole request."""
 
 SHORT_WAIT_MS: Final = 10
 """How long a follower's fetch waits that lacks a partition."""
@@ -343,22 +340,3 @@ def is_sound(request: FetchRequest) -> bool:
             if row.partition_max_bytes < 0:
                 return False
     return True
-
-
-def refuse(request: FetchRequest, version: int, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
-    """Returns an error of the whole request; before v7, which has none, of each partition. Counts it in `errors`."""
-    if version < SESSIONS_SINCE:
-        return failed_throughout(request, error, errors)
-    errors["Fetch", error] += 1
-    return FetchResponse(throttle_time_ms=0, error_code=error, session_id=0, responses=[])
-
-
-def failed_throughout(request: FetchRequest, error: ErrorCode, errors: Counter[tuple[str, int]]) -> FetchResponse:
-    """Returns the same error for every partition of the request. Counts them in `errors`."""
-    errors["Fetch", error] += sum(len(topic.partitions) for topic in request.topics)
-    response = FetchResponse(throttle_time_ms=0, session_id=0, responses=[])
-    row = partial(PartitionData, error_code=error, high_watermark=-1, records=b"")
-    for topic in request.topics:
-        rows = [row(partition_index=asked.partition) for asked in topic.partitions]
-        response.responses.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=rows))
-    return response

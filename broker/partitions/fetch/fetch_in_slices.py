@@ -155,7 +155,11 @@ def _answer_steps(fetch: SlicedFetch, targets: list[FetchTarget]) -> Iterator[No
 
 def _tell_steps(fetch: SlicedFetch, outcome: FetchOutcome) -> Iterator[None]:
     response = yield from respond_in_steps(fetch.plan, outcome, fetch.rules, fetch.reader)
-    outcome.count_sent(fetch.rules)
+    for traffic, size in (outcome.unsent or {}).items():
+        if fetch.rules.is_follower:
+            traffic.replication_bytes_out += size
+        else:
+            traffic.bytes_out += size
     fetch.leave()
     end_own_session(fetch)
     yield

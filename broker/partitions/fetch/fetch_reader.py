@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from lowtide.broker.partitions.fetch.fetch_errors import failed_row, tell_leader
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan
 from lowtide.broker.partitions.fetch.fetch_targets import (
     NO_RECORDS,
@@ -32,19 +33,18 @@ from lowtide.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
-    LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
 )
 from lowtide.protocol.schema import NO_ROWS
-from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerEpoch, BrokerId
+from lowtide.protocol.types import BrokerEpoch, BrokerId
+from lowtide.replication import epoch_ends
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
 from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from lowtide.replication.leadership import assumed_epoch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import FailureKind, StorageError
 
-_NODE_ENDPOINTS_SINCE: Final = 16
 _FOLLOWER_READS_SINCE: Final = 11
 
 TRUST_PART: Final = 0.8
@@ -95,8 +95,8 @@ class FetchReader:
             if isinstance(partition, ErrorCode):
                 target.unwatch()
                 self._replicas.traffic.errors["Fetch", partition] += 1
-                answer = _failed(target.partition, partition, aborted=NO_ROWS)
-                self._tell_leader(answer, target, rules)
+                answer = failed_row(target.partition, partition, aborted=NO_ROWS)
+                tell_leader(self._replicas, answer, target, rules)
                 outcome.answers.append((target, answer))
                 continue
             outcome.waitable += 1
@@ -109,7 +109,7 @@ class FetchReader:
             except StorageError as error:
                 self._replicas.on_read_failed(partition, error)
                 traffic.failed_fetch_requests += 1
-                answer = _failed(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
+                answer = failed_row(target.partition, ErrorCode.KAFKA_STORAGE_ERROR, aborted=None)
             if (
                 answer.error_code != ErrorCode.NONE
                 or answer.diverging_epoch is not None
@@ -169,22 +169,22 @@ class FetchReader:
                 leadership = partition.leadership
                 error = not_a_replica(fetch) if leadership is None else leadership.check_fetch(fetch, image)
         if error != ErrorCode.NONE:
-            answer = _failed(target.partition, error, aborted=None)
-            self._tell_leader(answer, target, rules, partition)
+            answer = failed_row(target.partition, error, aborted=None)
+            tell_leader(self._replicas, answer, target, rules, partition)
             return answer
         log, offset = partition.log, target.fetch_offset
         # Above the end it is the epochs that say more, where the reader tells its last one.
         if offset < log.log_start_offset or (offset > log.log_end_offset and target.last_fetched_epoch < 0):
-            answer = _failed(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, aborted=None)
+            answer = failed_row(target.partition, ErrorCode.OFFSET_OUT_OF_RANGE, aborted=None)
             if not partition.is_leader and offset < log.log_start_offset:
                 answer.log_start_offset = log.log_start_offset
             return answer
         diverging: EpochEndOffset | None = None
         last_epoch = target.last_fetched_epoch
         if last_epoch >= 0 and (last_epoch != partition.leader_epoch or offset > log.log_end_offset):
-            found = partition.diverging_epoch(offset, last_epoch)
+            found = epoch_ends.diverging_epoch(partition, offset, last_epoch)
             if isinstance(found, ErrorCode):
-                return _failed(target.partition, found, aborted=None)
+                return failed_row(target.partition, found, aborted=None)
             if found is not None:
                 diverging = EpochEndOffset(epoch=found.leader_epoch, end_offset=found.end_offset)
         if fetch is not None and diverging is None:
@@ -245,7 +245,7 @@ class FetchReader:
                 raise
             return answer  # All files are open. The client asks for the rest, as at a limit of bytes.
         if read.error_code != ErrorCode.NONE:
-            return _failed(target.partition, read.error_code, aborted=None)
+            return failed_row(target.partition, read.error_code, aborted=None)
         if read.slice is not None:
             answer.records = read.slice
             target.read_bytes = read.slice.size
@@ -282,20 +282,6 @@ class FetchReader:
             target.last_fetched_epoch,
             None if target.session is None else target.session.times,
         )
-
-    def _tell_leader(
-        self, answer: PartitionData, target: FetchTarget, rules: FetchRules, partition: Partition | None = None
-    ) -> None:
-        """Adds the leader to a response of the wrong broker, or for an old leader epoch (KIP-951)."""
-        elsewhere = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-        if rules.api_version < _NODE_ENDPOINTS_SINCE or answer.error_code not in elsewhere:
-            return
-        if partition is not None:
-            answer.current_leader = LeaderIdAndEpoch(leader_id=partition.leader_id, leader_epoch=partition.leader_epoch)
-            return
-        leader = self._replicas.leader_elsewhere(target.topic, target.partition)
-        if leader is not None:
-            answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
 
 
 def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:
@@ -368,17 +354,4 @@ def has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:
     follower = target.follower
     return follower is not None and partition.log.log_start_offset > max(
         follower.sent_log_start, follower.log_start_offset
-    )
-
-
-def _failed(partition: int, error: int, *, aborted: list[Any] | None) -> PartitionData:
-    """Returns the row of a partition that could not be read, without offsets."""
-    return PartitionData(
-        partition_index=partition,
-        error_code=error,
-        high_watermark=UNKNOWN_OFFSET,
-        last_stable_offset=UNKNOWN_OFFSET,
-        log_start_offset=UNKNOWN_OFFSET,
-        aborted_transactions=aborted,
-        records=NO_RECORDS,
     )

@@ -258,7 +258,7 @@ class FetchSessionCache:
     def _continue(self, session: FetchSession, request: FetchRequest) -> FetchPlan:
         """Adds, changes and removes the partitions that the request names.
 
-        Closes a session without partitions, and one that becomes too large: its client starts over and gets none.
+        Closes a session without partitions, and one that becomes too large: its client starts over without a session.
         """
         before = len(session.targets)
         for key, target in requested_targets(request).items():

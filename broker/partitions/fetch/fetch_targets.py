@@ -182,14 +182,6 @@ class FetchOutcome(msgspec.Struct):
     noted: int = 0
     unsent: dict[Traffic, int] | None = None
 
-    def count_sent(self, rules: FetchRules) -> None:
-        """Counts the `unsent` bytes: the response is sent."""
-        for traffic, size in (self.unsent or {}).items():
-            if rules.is_follower:
-                traffic.replication_bytes_out += size
-            else:
-                traffic.bytes_out += size
-
 
 def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:
     """Returns the partitions of a request, in its order. If one is listed twice, the last entry wins, as in Kafka."""

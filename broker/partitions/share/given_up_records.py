@@ -6,13 +6,13 @@ compaction, or its batch is damaged or too large.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lowtide.broker.promises import future_of
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, iterate_batches, read_record
@@ -52,14 +52,10 @@ async def read_contents(
     read = log.read(given_up[0].first_offset, READ_BYTES, end_offset=log.high_watermark)
     if read.slice is None:
         return GivenUpContents(given_up[-1].last_offset)
-    done: asyncio.Future[GivenUpContents | BaseException] = asyncio.get_running_loop().create_future()
-
-    def on_done(outcome: GivenUpContents | BaseException) -> None:
-        if not done.done():
-            done.set_result(outcome)
-
-    lane.begin(DECOMPRESSED_BYTES_MAX).submit(partial(_read, read.slice, given_up, bytes_max), on_done)
-    outcome = await done
+    task = lane.begin(DECOMPRESSED_BYTES_MAX)
+    outcome: GivenUpContents | BaseException = await future_of(
+        partial(task.submit, partial(_read, read.slice, given_up, bytes_max))
+    )
     if isinstance(outcome, OSError):
         raise StorageError(str(log.directory), str(outcome)) from outcome
     if isinstance(outcome, ProtocolError):  # A damaged header.

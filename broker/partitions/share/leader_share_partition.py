@@ -79,7 +79,7 @@ class Waiter(Protocol):
     """A fetch that waits for records of a share partition."""
 
     def look(self, share: LeaderSharePartition) -> None:
-        """Called when there may be records."""
+        """Wakes waiting fetches, because there may be records."""
         ...
 
 

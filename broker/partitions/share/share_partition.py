@@ -179,8 +179,8 @@ class SharePartition:
     def _delivery_end(self, offset: Offset, wanted: AcquireLimits) -> Offset | None:
         """Returns where a delivery from `offset` must end (exclusive) to isolate records that failed often.
 
-        Returns None if it may end anywhere. A delivery of such records has half of those that failed equally often in a
-        row, or one alone if it is the last.
+        Returns None if it may end anywhere. Such a delivery has half of the adjacent records that failed equally
+        often; if it is their last one, each record is delivered alone.
         """
         runs = [run for run in self._runs.around(offset, self._runs.end_offset) if run.can_be_acquired]
         apart = next(

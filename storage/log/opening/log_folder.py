@@ -333,7 +333,7 @@ class LogFolder:
         self.epochs_known = True
 
     def _segment_at(self, base_offset: Offset, kept: list[Segment]) -> Segment:
-        """Creates an empty segment at that offset, or empties an older one, which takes no room."""
+        """Creates an empty segment at that offset. Without room for one, it empties an older segment instead."""
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
             new = Segment.create(

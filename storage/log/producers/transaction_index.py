@@ -216,7 +216,9 @@ class TransactionIndex:
                 self.entries(base_offset)
 
     def cut(self, base_offset: Offset, end_offset: Offset) -> None:
-        """Cuts the entries of the last segment, at `base_offset`, at the exclusive log end. Errors: StorageError.
+        """Cuts the entries of the last segment, which begins at `base_offset`, to the exclusive log end.
+
+        Errors: StorageError.
 
         Its file is removed until the segment is closed again.
         """

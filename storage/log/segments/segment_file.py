@@ -241,7 +241,8 @@ class SegmentFile:
     def scan(self, offset: Offset, position: FilePosition, entry_offset: Offset | None) -> BatchPlace | None:
         """Returns the first batch from byte `position` on that ends at or after `offset`; None if all end before.
 
-        An index says that the batch that holds `entry_offset` begins there (None: no index says). Errors: StorageError.
+        `position` is that of the index entry for the batch with `entry_offset`, or another one if that is None. Errors:
+        StorageError.
         """
         file, size = self.file, self.size
         if position < self.floor:

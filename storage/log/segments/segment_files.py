@@ -95,7 +95,9 @@ class RemovedSegment:
             self._life = next_life(self._life, SegmentEvent.ABANDON)
 
     def unlink(self, filesystem: FileSystem) -> None:
-        """Removes what `mark_deleted` renamed, once `file.delete.delay.ms` is over; nothing, once it was abandoned.
+        """Removes the files that `mark_deleted` renamed, after `file.delete.delay.ms`.
+
+        Does nothing if they were abandoned.
 
         For a worker. Errors: OSError; missing files are none.
         """

@@ -99,7 +99,7 @@ WRITTEN: Final = frozenset({SegmentLife.ACTIVE, SegmentLife.SWAPPED_ACTIVE})
 
 
 def next_life(life: SegmentLife, event: SegmentEvent) -> SegmentLife:
-    """The state that an event leads to. Raises AssertionError where the event can't happen in the state."""
+    """Returns the state that an event leads to. Raises AssertionError if the event can't happen in the state."""
     following = TRANSITIONS.get((life, event))
     assert following is not None, f"{event.name} can't happen to a segment in {life.name}"
     return following

@@ -77,7 +77,7 @@ class SegmentList(Sequence[Segment]):
         return sum(segment.size for segment in self._segments) - self._segments[0].punched
 
     def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset) -> int:
-        """About how many bytes of the first segment are deleted and still there.
+        """Returns about how many bytes of the first segment are deleted and still there.
 
         An estimate: it assumes that all offsets behind a hole take equally many bytes.
         """
@@ -161,7 +161,7 @@ class SegmentList(Sequence[Segment]):
         self.active = segment
 
     def abandon_holes(self) -> None:
-        """Stops all holes that aren't half made. What is left out of reading stays so."""
+        """Stops all holes that aren't half made. Bytes that reads leave out already stay left out."""
         for segment in self._segments:
             if segment.hole is not None and segment.hole.stop():
                 segment.hole = None

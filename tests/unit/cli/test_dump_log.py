@@ -33,7 +33,7 @@ from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.transaction_index import encode_aborted
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
-from lowtide.storage.log_start.journal_format import encode_journal
+from lowtide.storage.log_start.journal_image import encode_journal
 from tests.markers import build_end_transaction_marker
 from tests.unit.storage.log.producing import header_of
 

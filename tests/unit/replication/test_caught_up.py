@@ -255,7 +255,7 @@ def test_who_is_dropped_for_being_slow_does_not_come_back_before_it_keeps_up() -
     proposal = in_sync_replicas.next_proposal(leadership, IMAGE, slow_ms)
     assert proposal is not None
     assert proposal.isr == (1,)
-    leadership.propose(proposal)
+    in_sync_replicas.propose(leadership, proposal)
     leadership.follow(partition_of((1,), (1,), revision=11))
     leadership.note_fetch(FollowerFetch(2, 2, 100, 0, 5, 5), IMAGE, slow_ms + 1)
     assert in_sync_replicas.high_watermark(leadership, IMAGE, slow_ms + 1) == 100

@@ -14,6 +14,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import EpochEndOffset, PartitionData
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.epoch_ends import diverging_epoch
 from lowtide.replication.follower import (
     Delay,
     FollowedPartition,
@@ -258,7 +259,7 @@ class Replicas:
         offset, epoch = log.log_end_offset, log.leader_epochs.latest
         if offset < leader.log.log_start_offset:
             return row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
-        parts = leader.diverging_epoch(offset, epoch) if epoch >= 0 else None
+        parts = diverging_epoch(leader, offset, epoch) if epoch >= 0 else None
         if isinstance(parts, ErrorCode) or (parts is None and offset > leader.log.log_end_offset):
             return row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         told = {"high_watermark": leader.log.high_watermark, "log_start_offset": leader.log.log_start_offset}

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from lowtide.replication import in_sync_replicas
 from lowtide.replication.follower_state import FollowerFetch
 from lowtide.replication.leadership import IsrProposal
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -93,10 +94,10 @@ def test_the_members_of_a_refused_proposal_do_not_count() -> None:
     log.move_log_start(2)
     leadership.note_fetch(FollowerFetch(2, 2, 3, 2, 5, 5), image, 0)
     proposal = IsrProposal(leadership.state, 10, (1, 2, 3), (1, 2, 3))
-    leadership.propose(proposal)
+    in_sync_replicas.propose(leadership, proposal)
     later = 10 * LAG_MS
     assert leadership.low_watermark(image, later) == -1, "broker 3 is about to join, and has reported nothing"
-    assert leadership.on_refused(proposal, conflicted=True)
+    assert in_sync_replicas.on_refused(leadership, proposal, conflicted=True)
     assert leadership.maximal_isr == {1, 2}
     assert leadership.low_watermark(image, later) == 2
-    assert not leadership.on_refused(proposal, conflicted=True), "it is refused once"
+    assert not in_sync_replicas.on_refused(leadership, proposal, conflicted=True), "it is refused once"

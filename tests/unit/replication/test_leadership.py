@@ -73,7 +73,7 @@ def test_replicas_come_and_go_within_the_leader_epoch() -> None:
 def test_a_proposal_ends_with_a_change_of_the_record_only() -> None:
     leadership = led(1, 2)
     proposal = IsrProposal(leadership.state, 10, (1, 2, 3), (1, 2, 3))
-    leadership.propose(proposal)
+    in_sync_replicas.propose(leadership, proposal)
     assert leadership.maximal_isr == {1, 2, 3}
     leadership.follow(leadership.state)
     assert leadership.proposal is proposal
@@ -91,9 +91,9 @@ def test_after_a_conflict_nothing_is_decided_on_the_same_image(conflicted: bool)
     proposal = in_sync_replicas.next_proposal(leadership, IMAGE, LAG_MS + 1)
     assert proposal is not None
     assert (proposal.isr, proposal.decided_at) == ((1, 2), 10)
-    leadership.propose(proposal)
+    in_sync_replicas.propose(leadership, proposal)
     assert in_sync_replicas.next_proposal(leadership, image_of(11, BROKERS), LAG_MS + 1) is None, "one is under way"
-    assert leadership.on_refused(proposal, conflicted=conflicted)
+    assert in_sync_replicas.on_refused(leadership, proposal, conflicted=conflicted)
     again = in_sync_replicas.next_proposal(leadership, IMAGE, LAG_MS + 1)
     assert (again is None) == conflicted
     assert in_sync_replicas.next_proposal(leadership, image_of(11, BROKERS), LAG_MS + 1) is not None
@@ -411,7 +411,7 @@ def test_the_high_watermark_waits_for_the_maximal_isr() -> None:
     assert in_sync_replicas.high_watermark(leadership, IMAGE, 10 * LAG_MS) == 90, "however long"
     leadership.follow(partition_of((1, 3), (1, 3), revision=11))
     assert in_sync_replicas.high_watermark(leadership, IMAGE, 10 * LAG_MS) == 100
-    leadership.propose(IsrProposal(leadership.state, 11, (1, 2, 3), (1, 2, 3)))
+    in_sync_replicas.propose(leadership, IsrProposal(leadership.state, 11, (1, 2, 3), (1, 2, 3)))
     assert in_sync_replicas.high_watermark(leadership, IMAGE, 10 * LAG_MS) == 90
 
 

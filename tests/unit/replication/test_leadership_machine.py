@@ -166,7 +166,7 @@ class LeadershipMachine(RuleBasedStateMachine):
                 assert member not in self.fenced
                 assert follower.log_end_offset >= self.log.high_watermark
                 assert follower.log_start_offset >= self.acknowledged
-        self.leadership.propose(proposal)
+        in_sync_replicas.propose(self.leadership, proposal)
         self.advance()
         taken = deepcopy(self.leadership)
         taken.follow(self.as_proposed(proposal))
@@ -190,7 +190,7 @@ class LeadershipMachine(RuleBasedStateMachine):
             self.see()
             self.leadership.follow(self.state)
         else:
-            assert self.leadership.on_refused(proposal, conflicted=True)
+            assert in_sync_replicas.on_refused(self.leadership, proposal, conflicted=True)
         assert self.leadership.proposal is None
         self.advance()
 

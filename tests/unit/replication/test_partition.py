@@ -15,9 +15,10 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import TopicPartition
+from lowtide.replication.epoch_ends import EpochEnd, diverging_epoch, end_offset_for_epoch
 from lowtide.replication.follower_state import FollowerFetch
 from lowtide.replication.former_replicas import awaited_former
-from lowtide.replication.partition import EpochEnd, Partition, PartitionChange
+from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.log.leader_epochs import LeaderEpochs
@@ -319,7 +320,7 @@ def test_a_topic_that_is_only_compacted_refuses_deletes(policy: tuple[str, ...],
 
 def test_epochs_end_where_the_next_one_begins() -> None:
     partition = led(1, 1, 3, epoch=6)
-    assert [partition.end_offset_for_epoch(epoch) for epoch in range(1, 8)] == [
+    assert [end_offset_for_epoch(partition, epoch) for epoch in range(1, 8)] == [
         EpochEnd(1, 2),
         EpochEnd(1, 2),
         EpochEnd(3, 3),  # Nothing was appended since: it ends with the log.
@@ -328,22 +329,24 @@ def test_epochs_end_where_the_next_one_begins() -> None:
         EpochEnd(6, 3),  # The present one.
         EpochEnd(-1, -1),
     ]
-    assert partition.end_offset_for_epoch(0) == EpochEnd(0, 0), "no record is of it or older"
-    assert partition.end_offset_for_epoch(-1) == EpochEnd(-1, -1)
+    assert end_offset_for_epoch(partition, 0) == EpochEnd(0, 0), "no record is of it or older"
+    assert end_offset_for_epoch(partition, -1) == EpochEnd(-1, -1)
 
 
 def test_an_epoch_of_an_empty_log_ends_at_its_end() -> None:
     partition = led(epoch=6)
-    assert [partition.end_offset_for_epoch(epoch) for epoch in (0, 5, 6)] == [EpochEnd(epoch, 0) for epoch in (0, 5, 6)]
-    assert partition.end_offset_for_epoch(7) == EpochEnd(-1, -1)
+    assert [end_offset_for_epoch(partition, epoch) for epoch in (0, 5, 6)] == [
+        EpochEnd(epoch, 0) for epoch in (0, 5, 6)
+    ]
+    assert end_offset_for_epoch(partition, 7) == EpochEnd(-1, -1)
 
 
 def test_epoch_zero_is_one_like_others() -> None:
     partition = led(0, 0, epoch=2)
-    assert partition.end_offset_for_epoch(0) == EpochEnd(0, 2)
-    assert partition.end_offset_for_epoch(1) == EpochEnd(0, 2)
-    assert partition.diverging_epoch(2, 0) is None
-    assert partition.diverging_epoch(2, 1) == EpochEnd(0, 2)
+    assert end_offset_for_epoch(partition, 0) == EpochEnd(0, 2)
+    assert end_offset_for_epoch(partition, 1) == EpochEnd(0, 2)
+    assert diverging_epoch(partition, 2, 0) is None
+    assert diverging_epoch(partition, 2, 1) == EpochEnd(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -360,15 +363,15 @@ def test_epoch_zero_is_one_like_others() -> None:
     ],
 )
 def test_where_a_reader_diverges(fetch_offset: int, last_epoch: int, answer: Any) -> None:
-    assert led(1, 1, 3, epoch=6).diverging_epoch(fetch_offset, last_epoch) == answer
+    assert diverging_epoch(led(1, 1, 3, epoch=6), fetch_offset, last_epoch) == answer
 
 
 def test_a_log_whose_first_epochs_are_unknown() -> None:
     """Records of old message formats have none."""
     partition = led(2, 2, 2, epoch=6)
     partition.log.leader_epochs = LeaderEpochs([(2, 1)])
-    assert partition.end_offset_for_epoch(1) == EpochEnd(1, 1)
-    assert partition.diverging_epoch(2, 1) == EpochEnd(1, 1)
+    assert end_offset_for_epoch(partition, 1) == EpochEnd(1, 1)
+    assert diverging_epoch(partition, 2, 1) == EpochEnd(1, 1)
 
 
 # A follower's consumers (rule DR7)

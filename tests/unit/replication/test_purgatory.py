@@ -306,7 +306,6 @@ class PurgatoryMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         assert len(self.purgatory) == len(self.waits) + len(self.ready)
-        assert self.purgatory.has_ready == bool(self.ready)
 
     def _become_ready(self, operations: list[DelayedOperation]) -> None:
         for operation in operations:

@@ -97,8 +97,9 @@ def test_partitions_of_this_broker(step: tuple[MetadataImage, MetadataImage, Ima
     loop = SimulatedLoop(1)
     rules: Any = None
     followed: Any = None
+    hosted: Any = None
     removals: Any = None
-    assigned = AssignedPartitions(replicas, followed, removals, rules, SimulatedClock(loop), loop, None)
+    assigned = AssignedPartitions(replicas, hosted, followed, removals, rules, SimulatedClock(loop), loop, None)
     assigned.on_image(old, old.topics.values(), ())
     assert Partitions.looks >= COUNT, "without an image before it, all are looked at"
     Partitions.looks = 0

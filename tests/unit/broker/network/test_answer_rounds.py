@@ -23,9 +23,9 @@ def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) ->
                 writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
         await asyncio.sleep(0.5)
         sent: list[int] = []
-        send = Answers._send
+        send = Answers.send
         monkeypatch.setattr(
-            Answers, "_send", lambda answers, queue, parts: (sent.append(len(parts)), send(answers, queue, parts))[1]
+            Answers, "send", lambda answers, queue, parts: (sent.append(len(parts)), send(answers, queue, parts))[1]
         )
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
@@ -46,7 +46,7 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
         for writer in (first, second):
             writer.write(frame(PARK_PRODUCE, 7, b"x"))
             await asyncio.sleep(0.1)
-        send, reported, queues = Answers._send, list[str](), list[OutgoingQueue]()
+        send, reported, queues = Answers.send, list[str](), list[OutgoingQueue]()
 
         def fail_first(answers: Answers, queue: OutgoingQueue, parts: list[Any]) -> None:
             queues.append(queue)
@@ -54,7 +54,7 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
                 raise RuntimeError("a bug")
             send(answers, queue, parts)
 
-        monkeypatch.setattr(Answers, "_send", fail_first)
+        monkeypatch.setattr(Answers, "send", fail_first)
         asyncio.get_running_loop().set_exception_handler(
             lambda _loop, context: reported.append(str(context["exception"]))
         )

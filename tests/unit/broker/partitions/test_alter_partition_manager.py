@@ -62,7 +62,7 @@ class World:
         for partition in self.partitions:
             state = partition.leadership.state
             proposal = IsrProposal(state, 10, (1, 2), (1, 2))
-            partition.leadership.propose(proposal)
+            in_sync_replicas.propose(partition.leadership, proposal)
             self.changes.submit(partition, partition.leadership, proposal, self.withdrawn.append)
 
     async def run(self) -> None:

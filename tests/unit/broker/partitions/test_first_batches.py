@@ -122,7 +122,9 @@ def test_a_topic_is_known_by_its_id_before_it_is_here() -> None:
         replicas.image = None
         assert await send(client, 0, topic_id) == UNKNOWN_ID
         replicas.image = known
-        replicas.add(partition)
+        assert world.broker is not None
+        assert world.broker.serving is not None
+        world.broker.serving.partitions.hosted.add(partition)
         await check_order(client, topic_id)
 
     simulate(run)

@@ -264,7 +264,8 @@ def test_partitions_that_are_no_longer_led_here_are_reported() -> None:
         answer = client.send(fetch(1, wait_ms=600_000), VERSION)
         await asyncio.sleep(0.006)
         replicas.is_fenced = lambda: True
-        replicas.on_fenced()
+        assert world.broker.serving is not None
+        world.broker.serving.partitions.hosted.on_fenced()
         assert ErrorCode.NOT_LEADER_OR_FOLLOWER in {error for error, _, _ in told(await answer).values()}
         assert held(world) == 0
 

@@ -397,7 +397,7 @@ async def happen(world: Leading, event: str) -> None:
             world.replicas.log_manager.fail_directory_of(log, StorageError("/data", "it broke"))
         case "own fence":
             world.replicas.is_fenced = lambda: True
-            world.replicas.on_fenced()
+            world.broker.serving.partitions.hosted.on_fenced()
         case "directory of a follower":
             await world.put(keys.offline(3), encode({topic_id_text(topic.topic_id): [0]}), lease_of=3)
         case "wants to stop":

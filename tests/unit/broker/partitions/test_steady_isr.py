@@ -85,10 +85,7 @@ class PausedClock(SimulatedClock):
 
 def wake_up(world: Leading) -> None:
     """Overdue timers run before the bytes that arrived meanwhile are read."""
-    led = world.replicas.led
-    assert led._look_timer is not None
-    led._look_timer.cancel()
-    led._look()
+    world.replicas.led.looks.look()
 
 
 def test_a_leader_that_was_paused_reads_its_followers_fetches_before_it_removes_them() -> None:

@@ -13,7 +13,7 @@ from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.planned_faults import Operation
 from lowtide.storage.log.log import AppendedBatch, Log
 from lowtide.storage.log.validation.validator import ValidatedBatch
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 
 from .managed_logs import A0, BATCH, CONFIG, ONE, A, World
 

@@ -25,7 +25,7 @@ from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.truncation import LogTruncation
 from lowtide.storage.log.validation.validator import ValidatedBatch
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 from lowtide.storage.log_start.journal_loading import journal_path
 from tests.examples import examples
 

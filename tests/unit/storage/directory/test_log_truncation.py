@@ -13,7 +13,7 @@ from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.checkpoint import RECOVERY_POINT_CHECKPOINT, decode_offsets
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.validation.validator import ValidatedBatch
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 
 from .managed_logs import A0, BATCH, ONE, World, append
 

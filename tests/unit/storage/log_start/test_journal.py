@@ -12,7 +12,8 @@ import pytest
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem, SimulatedCrashError
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets, encode_offsets
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
+from lowtide.storage.log_start.journal_format import REMOVED
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, MINIMUM_CAPACITY
 from lowtide.storage.log_start.journal_loading import journal_path
 
 from .journals import DIRECTORY, LARGE, A, B, Fixture, fill, reopened_values

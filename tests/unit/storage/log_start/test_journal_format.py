@@ -9,17 +9,13 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.storage.log_start.journal_format import (
-    FRAME_OVERHEAD,
+from lowtide.storage.log_start.journal_format import FRAME_OVERHEAD, REMOVED, LogStartEntry, encode_frame, frame_bytes
+from lowtide.storage.log_start.journal_image import (
     HEADER_BYTES,
     MINIMUM_CAPACITY,
-    REMOVED,
     SECTOR_BYTES,
     JournalContent,
-    LogStartEntry,
-    encode_frame,
     encode_journal,
-    frame_bytes,
 )
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 from tests.examples import examples

@@ -20,7 +20,7 @@ from lowtide.storage.checkpoint import (
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log_directory import LOCK_FILE, REGISTRATION_COUNTER, list_directory
 from lowtide.storage.log_start.journal import JournalHooks, LogStartJournal
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 from lowtide.storage.log_start.journal_loading import journal_path
 from lowtide.storage.log_start.journal_repair import repair
 

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from lowtide.runtime.filesystem.memory import MemoryFile, MemoryFileSystem
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY, REMOVED
+from lowtide.storage.log_start.journal_format import REMOVED
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, MINIMUM_CAPACITY
 from lowtide.storage.log_start.journal_loading import journal_path
 
 from .journals import DIRECTORY, LARGE, A, B, Fixture, fill

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME, MINIMUM_CAPACITY
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME, MINIMUM_CAPACITY
 from lowtide.storage.log_start.journal_loading import journal_path
 
 from .journals import DIRECTORY, LARGE, A, B, Fixture, fill

@@ -8,15 +8,8 @@ from itertools import combinations
 import pytest
 from crc32c import crc32c
 
-from lowtide.storage.log_start.journal_format import (
-    FRAME_OVERHEAD,
-    HEADER_BYTES,
-    SECTOR_BYTES,
-    LogStartEntry,
-    encode_frame,
-    encode_journal,
-    frame_bytes,
-)
+from lowtide.storage.log_start.journal_format import FRAME_OVERHEAD, LogStartEntry, encode_frame, frame_bytes
+from lowtide.storage.log_start.journal_image import HEADER_BYTES, SECTOR_BYTES, encode_journal
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
 
 from .test_journal_format import CAPACITY, TOPIC, entries_of, journal

@@ -11,7 +11,7 @@ import pytest
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, decode_offsets
-from lowtide.storage.log_start.journal_format import JOURNAL_NAME
+from lowtide.storage.log_start.journal_image import JOURNAL_NAME
 
 from .journals import DIRECTORY, LARGE, A, B, Fixture, fill
 
