@@ -25,7 +25,7 @@ from lowtide.admin.deletion import (
     EraseUnsupportedError,
     check_topic_ids,
 )
-from lowtide.admin.finding import FindCall, OnProgress, RecordQuery, SearchedPartition, checked_query
+from lowtide.admin.finding import ErasingTerms, FindCall, OnProgress, RecordQuery, SearchedPartition, checked_query
 from lowtide.admin.receipts.commitment import (
     NONCE_BYTES,
     commitment,
@@ -135,9 +135,8 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     outcome is unknown. With `standing`, brokers look for the keys in what is written later, and erase them again, until
     its end (`describe_standing_erasures`). It begins before the search.
 
-    The ledger gets a commitment to what is searched for, made with the nonce in the result. With
-    `topic_ids`, by default those at the call's beginning, topics that were created again under the same name are
-    refused. `on_progress` is called about once a second.
+    The ledger gets a commitment to what is searched for, made with the nonce in the result. With `topic_ids`, by
+    default those at the call's beginning, topics that were created again under the same name are refused.
 
     Errors: ValueError as for `find_records`, and for `standing` without keys; those of `begin_standing`. Per partition:
     BrokerAnsweredError, such as POLICY_VIOLATION for more than 100,000 records; DeadlineExceededError, after which the
@@ -151,27 +150,16 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
-    if not dry_run:
-        probes = [FIND_PROBE, ERASE_PROBE, *(() if standing is None else (_STAND,))]
-        unable = await unable_brokers(call, partitions, view, probes)
-        if unable:
-            reason = f"nothing is erased: {next(iter(unable.values()))}"
-            return {partition: unsupported(partition, reason) for partition in partitions}
+    probes = [FIND_PROBE, ERASE_PROBE] if standing is None else [FIND_PROBE, ERASE_PROBE, _STAND]
+    unable = {} if dry_run else await unable_brokers(call, partitions, view, probes)
+    if unable:
+        reason = f"nothing is erased: {next(iter(unable.values()))}"
+        return {partition: unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    committed = None if dry_run else _commitment(nonce, query)
-    ends_ms = None
-    if standing is not None:
-        ends_ms = await begin_standing(call, used_id, query.keys, committed or b"", standing)
-    search = FindCall(
-        call,
-        query,
-        on_progress,
-        search_id=used_id.bytes,
-        ranges_max=0,
-        commitment=committed,
-        force=force,
-        stands=standing is not None,
-    )
+    hidden = _commitment(nonce, query)
+    ends_ms = None if standing is None else await begin_standing(call, used_id, query.keys, hidden, standing)
+    erasing = None if dry_run else ErasingTerms(hidden, force=force, stands=standing is not None)
+    search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erasing=erasing)
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)

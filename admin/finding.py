@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.admin.attempts import Done, Outcome, RetryLater
 from lowtide.admin.call import AdminCall, AdminClientBase, failure, partition_rows
@@ -115,13 +115,24 @@ class RecordQuery:
         return "RecordQuery()"
 
 
+class ErasingTerms(NamedTuple):
+    """How what is found is erased."""
+
+    commitment: bytes
+    """To the query; it may be empty."""
+    force: bool = False
+    """Whether offsets may name the newest version of a key."""
+    stands: bool = False
+    """Whether the erasure is a standing one, which the leaders must know."""
+
+
+_SEARCH_ONLY: Final = ErasingTerms(b"")
+
+
 class FindCall:
-    """The search of one call. With a `commitment` to the query, which may be empty, the leaders erase what they find.
+    """The search of one call. With `erasing` the leaders erase what they find; the search id is that of the erasure."""
 
-    The search id is then that of the erasure.
-    """
-
-    def __init__(  # noqa: PLR0913  options, each by its name
+    def __init__(
         self,
         call: AdminCall,
         query: RecordQuery,
@@ -129,9 +140,7 @@ class FindCall:
         *,
         search_id: bytes,
         ranges_max: int,
-        commitment: bytes | None = None,
-        force: bool = False,
-        stands: bool = False,
+        erasing: ErasingTerms | None = None,
     ) -> None:
         self.leaders = LeaderFinder(call)
         self.topic_ids: dict[str, TopicId] = {}
@@ -139,15 +148,13 @@ class FindCall:
         self._query = query
         self._ranges_max = ranges_max
         self._on_progress = on_progress
-        self._commitment = commitment
-        self._force = force
-        self._stands = stands
+        self._erasing = erasing
         self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
 
     async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, SearchedPartition | AdminError]:
         """Returns the results of all partitions. Errors: as `AdminCall.each`."""
-        what = "the erasure in" if self._commitment is not None else "the search of"
+        what = "the erasure in" if self._erasing is not None else "the search of"
         return await self._call.each(partitions, self.leaders.locate, self._send, lambda key: f"{what} {key}")
 
     async def _send(
@@ -176,7 +183,7 @@ class FindCall:
         return found
 
     def _request(self, partitions: list[TopicPartition]) -> FindRecordsRequest:
-        query, topics = self._query, dict[str, FindRecordsTopic]()
+        query, topics, erasing = self._query, dict[str, FindRecordsTopic](), self._erasing or _SEARCH_ONLY
         for key in partitions:
             ranges = () if query.offsets is None else query.offsets[key]
             rows = [RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges]
@@ -194,10 +201,10 @@ class FindCall:
             header_value=value,
             timeout_ms=min(self._call.wait_ms(), ROUND_MS),
             ranges_max=self._ranges_max,
-            erase=self._commitment is not None,
-            force=self._force,
-            stands=self._stands,
-            commitment=self._commitment or b"",
+            erase=self._erasing is not None,
+            force=erasing.force,
+            stands=erasing.stands,
+            commitment=erasing.commitment,
             named_kind=query.named_kind,
         )
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from lowtide.admin.erasing import ERASE_PROBE, FIND_PROBE, unsupported
 from lowtide.admin.errors import AdminError
-from lowtide.admin.finding import FindCall, RecordQuery, SearchedPartition
+from lowtide.admin.finding import ErasingTerms, FindCall, RecordQuery, SearchedPartition
 from lowtide.admin.offsets import OffsetSpec, list_offsets
 from lowtide.admin.replay_plan import LedgerPlace, ReplayPlan, ReplayStep, located
 from lowtide.admin.replica_erasing import clean_replicas, unable_brokers
@@ -177,7 +177,7 @@ class _Replaying:
             None,
             search_id=call.cluster.ports.random.randbytes(16) if dry_run else step.erasure_id.bytes,
             ranges_max=0,
-            commitment=None if dry_run else step.commitment,
+            erasing=None if dry_run else ErasingTerms(step.commitment),
         )
         topics = {key.topic for key in runs}
         search.topic_ids = {name: topic_id for name in topics if (topic_id := self._view.topic_id(name)) is not None}

@@ -198,7 +198,7 @@ def test_no_key_that_can_be_set_is_left_out() -> None:
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.max.bytes.per.second",
     }
-    elsewhere |= {"lowtide.erasure.io.max.bytes.per.second"}
+    elsewhere |= {"lowtide.erasure.io.max.bytes.per.second", "lowtide.erasure.standing.interval.ms"}
     elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second", "cordoned.log.dirs"}
     elsewhere |= {"errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"}
     elsewhere |= {
