@@ -115,7 +115,19 @@ def line(row: RetainedPartition, now_ms: int) -> str:
     )
     return (
         f"{row.partition_index}: {whole}, end {row.log_end_offset}; the oldest ({held}) {sentence(row, now_ms)}.{below}"
+        f"{_erasing(row, now_ms)}"
     )
+
+
+def _erasing(row: RetainedPartition, now_ms: int) -> str:
+    """Returns a sentence about erasures whose records are still in files, or an empty text."""
+    if not row.erasures_waiting:
+        return ""
+    erasures = "1 erasure" if row.erasures_waiting == 1 else f"{row.erasures_waiting} erasures"
+    records = "1 record" if row.records_to_erase == 1 else f"{row.records_to_erase} records"
+    has = "has" if row.erasures_waiting == 1 else "have"
+    since = duration(now_ms - row.erasing_since_ms)
+    return f" {erasures} of {records} {has} waited for {since} to leave the files: {row.erasing_waits_for}."
 
 
 def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
@@ -150,6 +162,14 @@ def as_value(row: RetainedPartition, now_ms: int) -> dict[str, Any]:
             "active": row.is_active,
         },
         "hold": row.hold or None,
+        "erasing": {
+            "erasures": row.erasures_waiting,
+            "records": row.records_to_erase,
+            "since_ms": known(row.erasing_since_ms),
+            "waits_for": row.erasing_waits_for,
+        }
+        if row.erasures_waiting
+        else None,
         "rules": rules,
         "text": sentence(row, now_ms),
     }

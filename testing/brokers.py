@@ -106,6 +106,7 @@ class HostedBrokers:
 
         Errors: ConfigError, StorageError.
         """
+        from lowtide.broker.config.log_levels import LEVELS, LOG_LEVEL
         from lowtide.broker.lifecycle.local_cluster import LocalCluster
         from lowtide.broker.lifecycle.logger import make_logger
         from lowtide.broker.lifecycle.secure_cluster import SecureCluster
@@ -116,7 +117,8 @@ class HostedBrokers:
         if self.plan.secure:
             await self._set_passwords(configurations)
         shared = self.plan.directory if self.plan.broker_count > 1 else None
-        return LocalCluster(configurations, shared, lambda broker_id: make_logger(broker_id, stream=self._log))
+        level = LEVELS.get(str(self.plan.config.get(LOG_LEVEL)), LEVELS["INFO"])
+        return LocalCluster(configurations, shared, lambda node_id: make_logger(node_id, stream=self._log, level=level))
 
     async def _set_passwords(self, configurations: list[dict[str, Setting]]) -> None:
         from lowtide.broker.config.broker_config import load_config

@@ -34,7 +34,7 @@ class Frames:
         """The answer. Errors: ConnectionError where there is none."""
         exchange = exchange_of(type(message), version)
         body = request_header(exchange.key, version, 7, "c") + exchange.request.encode(message)
-        self._socket.sendall(struct.pack(">i", len(body)) + body)
+        self.send(body)
         length = self._file.read(4)
         if not length:
             raise ConnectionError("closed without an answer")
@@ -42,6 +42,10 @@ class Frames:
         frame = memoryview(self._file.read(size))
         _, position = read_response_header(frame, 0, size, flexible=exchange.answer_is_flexible)
         return exchange.decode(frame, position, size)
+
+    def send(self, body: bytes) -> None:
+        """Sends a frame, of which nothing is checked."""
+        self._socket.sendall(struct.pack(">i", len(body)) + body)
 
     def present(self, token: str) -> Any:
         """The answer to a token."""

@@ -5,49 +5,56 @@ returns nothing to consumers (`LogErasures.withheld`) until it has read the ledg
 record is erased only if it has the leader epoch and the timestamp that the ledger names: another one may have its
 offset now.
 
+In a log that is or was compacted all members of the maximal ISR search, as for a new erasure (`compacted_erasures.py`):
+for the named records and for older versions of their keys. Other replicas start over. The ledger has no keys. So an
+older version can be read again if no replica that searches has a named record with its key; the broker's log says so.
+
 Guards: consumers wait as long as the ledger can't be read. A mark is lowered only after the ledger was read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.partitions.erasures import append_erasures
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords
+from lowtide.broker.ledger.named_records import RecordNames, committed_records, offsets_of, still_there
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
+from lowtide.broker.partitions.erasures import append_erasures, is_compacted
+from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
-from lowtide.storage.erasures.log_search import SearchedLog
+from lowtide.protocol.types import TopicPartition
+from lowtide.replication.refusal import Refusal
+from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from lowtide.broker.context import BrokerContext
-    from lowtide.broker.partitions.log_searches import LogSearches
+    from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.metadata.image import ImageDelta, MetadataImage
     from lowtide.replication.partition import Partition
 
 ATTEMPT_S: Final = 30
 """How long the ledger is asked before a warning is logged; then it is asked again."""
 
-NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
-"""For each erasure the offsets that it names, with leader epoch and timestamp."""
+ERASURES_LOGGED: Final = 10
+"""The most erasures that a log line names."""
 
 
 class LostErasures:
     """The partitions led here whose erasures are to be repeated."""
 
     def __init__(
-        self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, searches: LogSearches
+        self, broker: BrokerContext, ledger: ErasureLedger, marks: ErasureMarks, searching: SearchParts
     ) -> None:
         self._broker = broker
         self._ledger = ledger
         self._marks = marks
-        self._searches = searches
+        self._searching = searching
         self._suspected: set[TopicPartition] = set()
         """Partitions led here that have erasures and have changed."""
         self._running = False
@@ -102,14 +109,14 @@ class LostErasures:
         finally:
             self._running = False
 
-    async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
+    async def _repeat(self, partition: Partition, named: dict[UUID, RecordNames], deadline: float) -> None:
         """Appends the erasures that the log lacks, and notes that it has them.
 
         If that fails, the next tick repeats it.
         """
         log, leader_epoch = partition.log, partition.leader_epoch
-        ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
-        outcome = await self._searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
+        ranges = OffsetRanges.union_of(map(offsets_of, named.values()))
+        outcome = await self._searching.searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
         if not isinstance(outcome, SearchedLog):
             self._broker.log.warning(
                 "log can't be searched for erased records",
@@ -119,41 +126,75 @@ class LostErasures:
             return
         if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
             return
-        count, named_again = 0, OffsetRanges.union_of(each.left for each in log.erasures.known)
-        for erasure_id, offsets in named.items():
-            present = still_there(outcome.records, offsets).without(named_again)
-            if present:
-                now_ms = self._broker.clock.wall_ms()
-                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
-                if isinstance(appended, ErrorCode):
-                    return
-                count += present.count
+        if is_compacted(log):
+            count = await self._repeat_everywhere(partition, named, outcome, deadline)
+        else:
+            count = self._appended(partition, named, outcome.records)
+        if count < 0:
+            return
         self._broker.log.info(
             "erasures were repeated because the log lacks them",
             partition=str(partition.topic_partition),
             erased=count,
-            absent=ranges.count - count,
+            absent=max(ranges.count - count, 0),
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
 
+    def _appended(self, partition: Partition, named: dict[UUID, RecordNames], found: FoundRecords) -> int:
+        """Appends the erasures of named records that are in the log. Returns how many; -1 if it can't."""
+        count, named_again = 0, OffsetRanges.union_of(each.left for each in partition.log.erasures.known)
+        for erasure_id, names in named.items():
+            present = still_there(found, names).ranges().without(named_again)
+            if present:
+                now_ms = self._broker.clock.wall_ms()
+                appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
+                if isinstance(appended, ErrorCode):
+                    return -1
+                count += present.count
+        return count
 
-def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:
-    """Returns what committed erasures of a partition name."""
-    named: NamedOffsets = {}
-    for entry in entries:
-        value, key = entry.value, entry.key
-        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
-            continue
-        if (key.topic_id, key.partition) != place:
-            continue
-        offsets = named.setdefault(UUID(bytes=bytes(key.erasure_id)), {})
-        for run in value.records:
-            for offset, timestamp in enumerate(run.timestamps, run.first_offset):
-                offsets[offset] = (run.leader_epoch, timestamp)
-    return named
+    async def _repeat_everywhere(
+        self, partition: Partition, named: dict[UUID, RecordNames], own: SearchedLog, deadline: float
+    ) -> int:
+        """Erases in a compacted log, under one id, what all in-sync replicas have found. Returns as `_appended`.
 
-
-def still_there(found: FoundRecords, named: dict[Offset, tuple[LeaderEpoch, int]]) -> OffsetRanges:
-    """Returns the offsets at which a log has the named records, not others."""
-    rows = zip(found.offsets, found.leader_epochs, found.timestamps, strict=True)
-    return OffsetRanges.of_offsets([offset for offset, epoch, time in rows if named.get(offset) == (epoch, time)])
+        A follower may have a named record that the leader has compacted away. At an offset where the leader has another
+        record nobody searches.
+        """
+        if not named or not own.end_offset:
+            return 0
+        there = OffsetRanges.union_of(still_there(own.records, names).ranges() for names in named.values())
+        others = own.records.ranges().without(there)
+        everyone = OffsetRanges.union_of(map(offsets_of, named.values()))
+        selector = OffsetSelector(everyone.without(others).between(0, own.end_offset - 1).ranges())
+        if why_not_searchable(self._broker.replicas, partition) is not None:
+            return -1
+        running = self._searching.searches.begin(partition, selector, own.end_offset, with_keys=True)
+        if isinstance(running, SearchFailure):
+            return -1
+        everywhere = CompactedErasure(self._searching, running, ErasureTerms(selector, force=True))
+        everywhere.begin()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await everywhere.done.wait()
+            outcome = everywhere.outcome
+            if not isinstance(outcome, SearchedLog) or isinstance(
+                everywhere.append(list(named)[-1], self._broker.clock.wall_ms()), Refusal
+            ):
+                return -1
+        except TimeoutError:
+            self._broker.log.warning(
+                "consumers wait until all in-sync replicas have searched for erased records",
+                partition=str(partition.topic_partition),
+                reason=everywhere.waits_for,
+            )
+            return -1
+        finally:
+            everywhere.cancel()
+            self._searching.searches.forget(running)
+        self._broker.log.error(
+            "a compacted log had lost erasures: it may have older versions of erased keys; erase them again",
+            partition=str(partition.topic_partition),
+            erasures=[str(erasure_id) for erasure_id in list(named)[:ERASURES_LOGGED]],
+        )
+        return len(outcome.records)

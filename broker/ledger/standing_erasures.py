@@ -6,9 +6,9 @@ erasure of the same id, as after a request. How far it has searched is in the le
 written at most every ten minutes, so a new leader may search ten minutes again; without an entry it searches the whole
 log.
 
-Guards: a standing erasure is in the image of every broker before its first search begins (`alter_standing_erasures`),
-so a later search of any leader knows it. A search counts for its leader epoch. After a truncation a leader begins where
-its log and the ledger's entry part. Keys are in memory only. What can't be erased now is searched again.
+Guards: a standing erasure is in the image of the leader before the search of the request begins (`find_records`), so
+a later search of this or a later leader knows it. A search counts for its leader epoch. After a truncation a leader
+begins where its log and the ledger's entry part. Keys are in memory only. What can't be erased now is searched again.
 """
 
 from __future__ import annotations
@@ -398,5 +398,5 @@ def make_erasure_parts(
     )
     marks = ErasureMarks(broker)
     eraser = SearchEraser(broker, ledger, marks)
-    lost = LostErasures(broker, ledger, marks, searches)
+    lost = LostErasures(broker, ledger, marks, searching)
     return ErasureParts(ledger, searching, eraser, lost, StandingErasures(broker, ledger, searching, eraser))

@@ -112,7 +112,7 @@ _OLDEST_ERASURE: Final = gauge(
 )
 _ERASURES_WITHOUT_ROOM: Final = gauge(
     "lowtide_erasures_without_room",
-    "The number of logs to erase whose last attempt lacked disk space or a file descriptor.",
+    "The number of logs to erase that lack disk space or a file descriptor.",
     "directory",
 )
 _ERASED: Final = counter(

@@ -25,7 +25,7 @@ from lowtide.protocol.client.retries import Backoff, Reachability
 from lowtide.runtime.network import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lowtide.metadata.broker_image import BrokerImage
     from lowtide.metadata.image import MetadataImage
@@ -103,12 +103,17 @@ class _Connection(asyncio.BufferedProtocol):
         while self._writable is not None:
             await asyncio.wait([self._writable])
 
-    def send(self, api_version: int, message: ApiMessage) -> asyncio.Future[Any]:
-        """Sends a request. Returns the future of its answer, which may fail with PeerError.
+    def send(
+        self, api_version: int, message: ApiMessage, is_current: Callable[[], bool] | None = None
+    ) -> asyncio.Future[Any]:
+        """Sends a request, if `is_current` is true or missing. Returns the future of its answer.
 
+        The future may fail with PeerError.
         Errors: PeerError if it was not sent.
         """
         reason = self.core.refusal()
+        if is_current is not None and not is_current():
+            reason = "the request is no longer current"
         if reason is not None or self._transport is None:
             raise PeerError(reason or "it closed the connection", was_sent=False)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -154,9 +159,17 @@ class PeerClient:
         self._reachability = Reachability(BACKOFF)
         self._closed = False
 
-    async def request(self, api_key: int, api_version: int, message: ApiMessage, timeout_ms: int) -> Any:
+    async def request(
+        self,
+        api_key: int,
+        api_version: int,
+        message: ApiMessage,
+        timeout_ms: int,
+        is_current: Callable[[], bool] | None = None,
+    ) -> Any:
         """Sends a request and returns its answer. `timeout_ms` includes the time to connect.
 
+        If `is_current` is no longer true when the connection is open, nothing is sent, which is a PeerError.
         Records in the answer are valid until the next request, so each Fetch needs a purpose of its own.
         Errors: PeerError; `was_sent` says whether the peer may have carried out the request.
         """
@@ -165,7 +178,7 @@ class PeerClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 connection = await self._connected()
                 await connection.until_writable()
-                future = connection.send(api_version, message)
+                future = connection.send(api_version, message, is_current)
                 answer = await future
             if self._failure:
                 self._on_answered()

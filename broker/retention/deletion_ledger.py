@@ -26,6 +26,7 @@ from lowtide.broker.audit.audit_log import NO_AUDIT, AuditEvent, AuditLog, short
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.protocol.types import Offset, TopicPartition, topic_id_text
 from lowtide.replication.partition import Partition
+from lowtide.storage.directory.directory_reports import RoomShortage
 from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
@@ -140,6 +141,18 @@ class DeletionLedger:
         """Logs that a corrupt log cannot be erased."""
         self._log.error(
             "log cannot be erased, its deleted records stay", partition=str(log.topic_partition), reason=reason
+        )
+
+    def on_without_room(self, log: Log, shortage: RoomShortage, logs: int) -> None:
+        """Logs that erasing waits for room: once a minute for each directory."""
+        self._log.warning(
+            "no room to erase records: they stay in the files, and no reader gets them",
+            partition=str(log.topic_partition),
+            directory=shortage.directory,
+            bytes_needed=shortage.needed_bytes,
+            bytes_free=shortage.free_bytes,
+            reason=shortage.sentence,
+            partitions=logs,
         )
 
     def count(self) -> None:

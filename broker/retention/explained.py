@@ -120,8 +120,13 @@ class Explanations:
             for row in kept.outlooks
             if asks or row.reason is not Reason.CONSUMED
         ]
-        unfreed = self._broker.replicas.log_manager.directories.unfreed(log.parent_directory, log)
-        return _partition_row(partition, kept, rules, unfreed)
+        directories, clock = self._broker.replicas.log_manager.directories, self._broker.clock
+        found = _partition_row(partition, kept, rules, directories.unfreed(log.parent_directory, log))
+        wait = directories.erasure_waits(log).wait_of(log, clock.monotonic_ms())
+        if wait is not None:
+            found.erasures_waiting, found.records_to_erase = wait.erasures, wait.records
+            found.erasing_since_ms, found.erasing_waits_for = clock.wall_ms() - wait.waited_ms, wait.reason
+        return found
 
     def _may_see(self, context: RequestContext, group_id: str) -> bool:
         return self._broker.authorizer.authorize(context, Operation.DESCRIBE, group(group_id))

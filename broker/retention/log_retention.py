@@ -29,7 +29,7 @@ from lowtide.broker.retention.consumption import Consumption, ConsumptionQuery, 
 from lowtide.broker.retention.deletion_ledger import COUNTED_AFTER_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import Offset
 from lowtide.replication.partition import Partition
-from lowtide.storage.directory.log_settings import DeletionListener
+from lowtide.storage.directory.log_settings import DeletionListener, ErasingListener
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.log import Log
@@ -77,7 +77,8 @@ class Retention:
         self._replicas = broker.replicas
         count_later = partial(loop.call_later, COUNTED_AFTER_S, self.ledger.count)
         self._replicas.log_manager.listen_to_deletions(DeletionListener(self.ledger.uncounted, count_later))
-        self._replicas.log_manager.listen_to_erasing(self.ledger.on_not_erased)
+        on_erasing = ErasingListener(self.ledger.on_not_erased, self.ledger.on_without_room)
+        self._replicas.log_manager.listeners.erasing.append(on_erasing)
         self._configs = broker.configs
         self._clock = broker.clock
         self._turns = broker.turns

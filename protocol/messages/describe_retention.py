@@ -67,6 +67,14 @@ class RetainedPartition(Message, kw_only=True):
     unfreed_waits_for: String = ""
     """The cause: `round`, `reader`, `batch`, `file-system`, `compacted`, `switched-off`."""
     hold: String = ""
+    erasures_waiting: Int32 = 0
+    """Erasures in the log whose records may still be in a file of the leader."""
+    records_to_erase: Int64 = 0
+    """The offsets that they name."""
+    erasing_since_ms: Int64 = UNKNOWN
+    """When the first of them began to wait, or the leader started."""
+    erasing_waits_for: String = ""
+    """The reason, in words."""
     rules: list[RetentionRule] = msgspec.field(default_factory=list)
 
 

@@ -20,10 +20,12 @@ import msgspec
 
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.directory.directory_reports import ErasureTotals, PendingErasures
+from lowtide.storage.directory.erasure_waits import ErasureWaits
 from lowtide.storage.directory.log_erasure import (
     ErasureStep,
     LogErasure,
     RewritingPasses,
+    bytes_to_write,
     has_segments_below_start,
     next_step,
     segment_to_erase,
@@ -116,10 +118,7 @@ class DirectoryErasures:
         self._begun_ms: dict[Log, int] = {}
         self._passes: dict[Log, RewritingPasses] = {}
         """Of logs that were rewritten for erasures."""
-        self._since_ms: dict[Log, int] = {}
-        """Since when a log that is due has waited."""
-        self._without_room: set[Log] = set()
-        """Logs whose last attempt lacked room or a descriptor."""
+        self.waits = ErasureWaits(ports.filesystem, listeners)
         self._held_ms: dict[Log, int] = {}
         """Since when a hole has waited for its readers."""
         self._turn = 0
@@ -129,8 +128,8 @@ class DirectoryErasures:
     @property
     def to_erase(self) -> PendingErasures:
         due, now_ms = self._due(), self._ports.clock.monotonic_ms()
-        oldest_ms = max((now_ms - self._since_ms.get(log, now_ms) for log in due), default=0)
-        return PendingErasures(len(due), self._waiting, oldest_ms, len(self._without_room & due))
+        oldest_ms = max((self.waits.waited_ms(log, now_ms) for log in due), default=0)
+        return PendingErasures(len(due), self._waiting, oldest_ms, len(self.waits.without_room & due))
 
     def __len__(self) -> int:
         """How many logs are due."""
@@ -142,7 +141,7 @@ class DirectoryErasures:
     def _note_waiting(self, log: Log) -> None:
         """Notes since when a log waits, before it becomes due."""
         if not any(log in logs for logs in (self.wanted, self._erasing, self._requests, self._running)):
-            self._since_ms[log] = self._ports.clock.monotonic_ms()
+            self.waits.begin(log, self._ports.clock.monotonic_ms())
 
     def want(self, log: Log) -> None:
         """Schedules a log that was loaded or configured, that got an erasure, or whose log start has risen."""
@@ -184,8 +183,7 @@ class DirectoryErasures:
         self._erasing.pop(log, None)
         self._begun_ms.pop(log, None)
         self._passes.pop(log, None)
-        self._since_ms.pop(log, None)
-        self._without_room.discard(log)
+        self.waits.forget(log)
         self._held_ms.pop(log, None)
         self._next.pop(log, None)
         self._refuse(log, "the replica is no longer here")
@@ -215,6 +213,7 @@ class DirectoryErasures:
         for erasure in list(self._running.values()):
             erasure.resume()
             if erasure.needs_room:
+                self.waits.on_shortage(erasure.log, erasure.needs_room, 0, self._ports.clock.monotonic_ms())
                 erasure.name_files()
         if not self.wanted and not self._requests and not self._erasing:
             return
@@ -266,6 +265,8 @@ class DirectoryErasures:
             return
         if not log.erasures.pending:
             self._erasing.pop(log, None)
+        elif segment is None:
+            self.waits.look_for_room(log, now_ms)
         if log in self.wanted or any(each.goal.offset for each in self._requests.get(log, ())):
             self._take(next_step(log, makes_holes=self._holes.makes_holes), log, now_ms)
 
@@ -290,6 +291,8 @@ class DirectoryErasures:
     def _rewrite(self, log: Log, segment: Segment, now_ms: int) -> None:
         if len(self._running) >= ERASURES_AT_ONCE:
             self._next[log] = None
+            return
+        if not self.waits.has_room(log, bytes_to_write(log, segment), now_ms):
             return
         self._begun_ms[log] = now_ms
         erasure = LogErasure(
@@ -318,9 +321,9 @@ class DirectoryErasures:
         if ended is not None and log in self._passes:
             self._passes[log].on_rewritten(ended.segment, self._begun_ms.get(log, 0), self._ports.clock.monotonic_ms())
         if error is None:
-            self._without_room.discard(log)
+            self.waits.on_room(log)
         if error is not None:
-            self._on_error(log, error)
+            self._on_error(log, error, 0 if ended is None else ended.needed_bytes)
         elif not self._is_stopped and self._is_here(log) and log in self._requests:
             self._answer_requests(log)
         while self._next and len(self._running) < ERASURES_AT_ONCE and not self._is_stopped:
@@ -328,17 +331,17 @@ class DirectoryErasures:
             del self._next[following]
             self._look_at(following, self._ports.clock.monotonic_ms())
 
-    def _on_error(self, log: Log, error: OSError | StorageError) -> None:
-        """Ignores errors that may pass, reports damage, and takes the directory offline if the disk fails."""
+    def _on_error(self, log: Log, error: OSError | StorageError, needed_bytes: int = 0) -> None:
+        """Notes errors that may pass, reports damage, and takes the directory offline if the disk fails."""
         if is_passing(error):
-            self._without_room.add(log)
+            self.waits.on_shortage(log, error, needed_bytes, self._ports.clock.monotonic_ms())
             return
         self.wanted.pop(log, None)
         failed = error if isinstance(error, StorageError) else storage_error(log.directory, error)
         self._refuse(log, str(failed))
         if isinstance(error, DamagedSegmentError):
-            for listener in self._listeners.not_erased:
-                listener(log, str(failed))
+            for listener in self._listeners.erasing:
+                listener.on_not_erased(log, str(failed))
         else:
             self._state.fail(error)
 

@@ -37,6 +37,35 @@ class PendingErasures(NamedTuple):
     """Logs whose last attempt lacked room or a descriptor."""
 
 
+class RoomShortage(NamedTuple):
+    """Why the last attempt to erase a log lacked room or a descriptor."""
+
+    directory: str
+    needed_bytes: int
+    """The most that the new segment can have; 0 if a name, a descriptor or memory was lacking."""
+    free_bytes: int
+    reason: str
+    """What the system said; empty if nothing was begun because the volume has too little room."""
+
+    @property
+    def sentence(self) -> str:
+        said = f" ({self.reason})" if self.reason else ""
+        if not self.needed_bytes:
+            return f"no room in {self.directory}{said}: has {self.free_bytes} bytes"
+        return f"no room in {self.directory}{said}: needs {self.needed_bytes} bytes, has {self.free_bytes}"
+
+
+class ErasureWait(NamedTuple):
+    """What a log still has to erase because erasures name it."""
+
+    erasures: int
+    records: int
+    """The offsets whose records may still be in a file."""
+    waited_ms: int
+    """Since this broker knows of it, or has started."""
+    reason: str
+
+
 class DirectoryUsage(NamedTuple):
     """The contents of a log directory, and the bytes of its volume: all, and those that may still be written."""
 

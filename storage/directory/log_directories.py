@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowtide.runtime.committer import Barrier, MeasuredCommitter
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.directory_logs import DirectoryLogs
+    from lowtide.storage.directory.erasure_waits import ErasureWaits
     from lowtide.storage.directory.held_answers import HeldAnswers
     from lowtide.storage.directory.log_moves import LogMoves
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
@@ -151,6 +152,10 @@ class LogDirectorySet:
     def unfreed(self, path: str, log: Log) -> UnfreedRoom | None:
         """Returns the bytes below the start of a log that its first segment still holds; None if there are none."""
         return self._directories[path].parts.holes.unfreed(log)
+
+    def erasure_waits(self, log: Log) -> ErasureWaits:
+        """Returns why logs of a log's directory are not erased yet."""
+        return self._directories[log.parent_directory].parts.erasures.waits
 
     def logs_in(self, path: str) -> Collection[Log]:
         """Returns a live view of the logs of a directory."""

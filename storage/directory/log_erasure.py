@@ -100,6 +100,12 @@ def segment_to_erase(log: Log) -> Segment | None:
     return segments[max(segments.number_of(erasable.first), 0)] if erasable else None
 
 
+def bytes_to_write(log: Log, segment: Segment) -> int:
+    """Returns the most bytes that a segment has once its erased records are gone. Errors: StorageError."""
+    place = segment.find(log.log_start_offset)
+    return 0 if place is None else segment.size - place.position
+
+
 class RewritingPasses:
     """Decides when a log is rewritten for erasures: once through its segments, then it rests.
 
@@ -146,8 +152,10 @@ class LogErasure:
         """`is_here` returns whether the log is still the directory's; `remove` gets the replaced segment."""
         self.log = log
         self.segment = segment
-        self.needs_room = False
-        """Whether a name lacks room: then `name_files` is called again."""
+        self.needs_room: OSError | None = None
+        """Why a name lacks room: then `name_files` is called again."""
+        self.needed_bytes = bytes_to_write(log, segment)
+        """The most that the new segment takes."""
         self.written_bytes = 0
         """The size of the new segment, once it is written."""
         self._ports = ports
@@ -280,15 +288,16 @@ class LogErasure:
 
     def name_files(self) -> None:
         """Renames the new files, which the log already reads; later, if there is no room for their names."""
-        self.needs_room = False
+        self.needs_room = None
         if not self._is_here(self.log):
             self._end(None)
             return
         try:
             barrier = self.log.swaps.name_files()
         except OSError as error:
-            self.needs_room = is_passing(error)
-            if not self.needs_room:
+            if is_passing(error):
+                self.needs_room = error
+            else:
                 self._end(error)
             return
         self._ports.committer.submit(barrier, self._on_named)

@@ -79,7 +79,7 @@ class LogManager:
         self._committers = committers
         self._given = dict(zip(self._paths, directories, strict=True))
         self._opened = OpeningResult()
-        self._listeners = LogListeners()
+        self.listeners = LogListeners()
         self.is_open = False
         """Whether all directories were opened and their logs loaded."""
         settings = settings or LogManagerSettings()
@@ -102,13 +102,13 @@ class LogManager:
             for given, path in zip(directories, self._paths, strict=True)
         }
         self._directories = {
-            path: DirectoryLogs(path, ports[path], settings, self._listeners, self._on_failed) for path in self._paths
+            path: DirectoryLogs(path, ports[path], settings, self.listeners, self._on_failed) for path in self._paths
         }
         self.moves = LogMoves(self._directories, ports, self.logs)
         self._beside = SetAsideFolders(filesystem, worker, self._directories, self.logs, self.moves)
         self.preferred = PreferredDirectories()
         answers = HeldAnswers(clock, lambda log: self._directories[log.parent_directory].parts.holes.is_freeing(log))
-        self._listeners.freed.append(answers.release)
+        self.listeners.freed.append(answers.release)
         self.directories = LogDirectorySet(
             filesystem, self._directories, committers, self._given, answers, self.moves, self._beside
         )
@@ -287,11 +287,7 @@ class LogManager:
 
     def listen_to_deletions(self, listener: DeletionListener) -> None:
         """Notes for the listener log starts that rise, and segments that leave their logs."""
-        self._listeners.deleted.append(listener)
-
-    def listen_to_erasing(self, on_not_erased: Callable[[Log, str], None]) -> None:
-        """Calls the listener with each log that can't be erased, and the reason."""
-        self._listeners.not_erased.append(on_not_erased)
+        self.listeners.deleted.append(listener)
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`. It takes no records before `on_settled(None)`: see `LogTruncations.truncate`."""
@@ -368,7 +364,7 @@ class LogManager:
 
     def listen_to_flushes(self, listener: Callable[[Log], None]) -> None:
         """Calls `listener` whenever a log's recovery point may have risen; listeners are called in order."""
-        self._listeners.flushed.append(listener)
+        self.listeners.flushed.append(listener)
 
     def _on_failed(self, directory: DirectoryLogs, reason: str) -> None:
         """Handles a directory that went offline; failures during the opening are reported afterwards."""

@@ -20,6 +20,7 @@ from lowtide.storage.log.segments.open_files import FILES_MAX
 from lowtide.storage.log.segments.segment_files import RemovedSegment, SegmentCache
 
 if TYPE_CHECKING:
+    from lowtide.storage.directory.directory_reports import RoomShortage
     from lowtide.storage.log.log import Log
 
 
@@ -42,6 +43,15 @@ class DeletionListener(NamedTuple):
     """Gets what logs have lost."""
     on_first: Callable[[], object]
     """Called when the list is empty and gets something."""
+
+
+class ErasingListener(NamedTuple):
+    """Someone who learns which logs can't be erased, or not yet."""
+
+    on_not_erased: Callable[[Log, str], None]
+    """Called with the reason when a log can't be erased; it is retried when its start rises."""
+    on_without_room: Callable[[Log, RoomShortage, int], None]
+    """Called with a log that lacks room to be erased, and the number of such logs in its directory."""
 
 
 class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +81,7 @@ class LogListeners(msgspec.Struct, frozen=True):
     deleted: list[DeletionListener] = msgspec.field(default_factory=list)
     freed: list[Callable[[], None]] = msgspec.field(default_factory=list)
     """Called when a hole was made."""
-    not_erased: list[Callable[[Log, str], None]] = msgspec.field(default_factory=list)
-    """Called with the reason when a log can't be erased; it is retried when its start rises."""
+    erasing: list[ErasingListener] = msgspec.field(default_factory=list)
 
     def on_flushed(self, log: Log) -> None:
         """Reports that a log's recovery point may have risen, unless the log is the copy of a move."""

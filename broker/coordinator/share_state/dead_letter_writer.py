@@ -4,7 +4,8 @@ The topic is created if it is missing and the brokers allow that. The records ar
 idempotence, so a repeated request may write them twice. The broker writes in its own name: another broker asks its
 authorizer whether the sender may write to the topic.
 
-Guards: dead letters that fail for a reason that may pass are not given up, unlike in Kafka, which tries five times.
+Guards: dead letters that fail for a reason that may pass are not given up, unlike in Kafka, which tries five times. A
+record that is erased before its dead letter is sent isn't copied.
 Memory: at most `WRITES_MAX` batches at a time.
 
 Source: Kafka's `ShareGroupDLQStateManager`.
@@ -13,7 +14,7 @@ Source: Kafka's `ShareGroupDLQStateManager`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.share_state_records import SharePlace
     from lowtide.protocol.types import BrokerId, Offset
     from lowtide.replication.partition import Partition
+    from lowtide.storage.log.log import Log
 
 LETTERS_PURPOSE: Final = "dead letters"
 """The purpose of connections to the leaders of dead-letter topics."""
@@ -97,6 +99,7 @@ class DeadLetterWriter:
         async with self._places:
             max_bytes = log_config(self._broker.config, topic.configs).max_message_bytes
             contents: GivenUpContents | None = GivenUpContents(given_up[-1].last_offset)
+            log = partition.log
             if rules.copies_records:
                 contents = await self._read(partition, given_up, min(max_bytes, BATCH_BYTES))
             if contents is None:
@@ -109,7 +112,9 @@ class DeadLetterWriter:
             if leader == self._broker.metadata.broker_id:
                 refusal = await self._append(topic.name, number, letters.batch)
             else:
-                refusal = await self._send(leader, topic, number, letters.batch)
+                refusal = await self._send(
+                    leader, topic, number, letters.batch, partial(_is_current, partition, log, contents)
+                )
         if refusal is not None:
             count.failed_requests += 1
             return self._failed(place, given_up, refusal, letters.last_offset)
@@ -171,8 +176,10 @@ class DeadLetterWriter:
         error = await future_of(partial(replicas.when_committed, partition, end_offset, timeout_ms=TIMEOUT_MS))
         return _refusal(topic, number, error)
 
-    async def _send(self, leader: BrokerId, topic: TopicImage, number: int, batch: bytes) -> Refusal | None:
-        """Writes to a partition that another broker leads. Returns why it failed."""
+    async def _send(
+        self, leader: BrokerId, topic: TopicImage, number: int, batch: bytes, is_current: Callable[[], bool]
+    ) -> Refusal | None:
+        """Writes to a partition that another broker leads, if `is_current`. Returns why it failed."""
         broker = self._broker.metadata.image.brokers.get(leader)
         if broker is None:
             return _refusal(topic.name, number, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -184,11 +191,16 @@ class DeadLetterWriter:
         )
         client, version = self._peers.client_of(broker, LETTERS_PURPOSE), API[ApiKey.PRODUCE].max_version
         try:
-            answer = await client.request(ApiKey.PRODUCE, version, request, TIMEOUT_MS + TIMEOUT_MS)
+            answer = await client.request(ApiKey.PRODUCE, version, request, TIMEOUT_MS + TIMEOUT_MS, is_current)
         except PeerError as error:
             return Refusal(ErrorCode.NETWORK_EXCEPTION, f"broker {leader} did not answer: {error}")
         rows = [row for each in answer.responses for row in each.partition_responses]
         return _refusal(topic.name, number, ErrorCode(rows[0].error_code) if rows else ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _is_current(partition: Partition, log: Log, contents: GivenUpContents) -> bool:
+    """Returns whether contents that were read from a log may be copied: it may have been moved, and erased there."""
+    return partition.log is log and contents.is_current()
 
 
 def _refusal(topic: str, number: int, error: ErrorCode) -> Refusal | None:

@@ -1,12 +1,13 @@
 """Reads the keys and values of records that a share group gives up, for their dead letters.
 
 The worker reads and decompresses, one batch at a time. A record that can't be read is skipped: it was deleted by
-compaction, or its batch is damaged or too large.
+compaction, erased, or its batch is damaged or too large. While it isn't known whether a record is erased, it is read
+later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.share.share_values import GivenUpRange
     from lowtide.protocol.types import Offset
     from lowtide.storage.log.log import Log
-    from lowtide.storage.log.segments.segment_file import FileSlice
+    from lowtide.storage.log.segments.segment_file import FileSlice, SliceToken
     from lowtide.storage.log.validation.decompression_room import DecompressionRoom
 
 READ_BYTES: Final = 1 << 20
@@ -40,6 +41,8 @@ class GivenUpContents(msgspec.Struct):
 
     last_offset: Offset
     contents: Mapping[Offset, Content] = {}
+    is_current: Callable[[], bool] = lambda: True
+    """Returns whether none of these records was erased or cut since it was read."""
 
 
 async def read_contents(
@@ -47,11 +50,16 @@ async def read_contents(
 ) -> GivenUpContents | None:
     """Returns the contents of the first records of these ranges, of about `bytes_max` bytes at most.
 
-    Returns None if the log was truncated or deleted meanwhile. Errors: StorageError.
+    Returns None if they can't be read now: the log was truncated, deleted or erased meanwhile, or it isn't known yet
+    whether they are committed or erased. Errors: StorageError.
     """
-    read = log.read(given_up[0].first_offset, READ_BYTES, end_offset=log.high_watermark)
+    first_offset = given_up[0].first_offset
+    read = log.read(first_offset, READ_BYTES, end_offset=log.high_watermark)
     if read.slice is None:
-        return GivenUpContents(given_up[-1].last_offset)
+        readable_end = log.erasures.readable_end(log.high_watermark, log.high_watermark)
+        is_held_back = readable_end < log.high_watermark or first_offset >= readable_end
+        is_later = is_held_back and first_offset < log.log_end_offset
+        return None if is_later else GivenUpContents(given_up[-1].last_offset)
     task = lane.begin(DECOMPRESSED_BYTES_MAX)
     outcome: GivenUpContents | BaseException = await future_of(
         partial(task.submit, partial(_read, read.slice, given_up, bytes_max))
@@ -62,7 +70,13 @@ async def read_contents(
         return GivenUpContents(given_up[-1].last_offset)
     if isinstance(outcome, BaseException):
         raise outcome
-    return outcome if read.slice.token.valid else None
+    outcome.is_current = partial(_is_current, log, read.slice.token, outcome.contents)
+    return outcome if outcome.is_current() else None
+
+
+def _is_current(log: Log, token: SliceToken, contents: Mapping[Offset, Content]) -> bool:
+    hidden = log.erasures.hidden(log.high_watermark)
+    return token.valid and not any(map(hidden.contains, contents))
 
 
 def _read(

@@ -97,6 +97,26 @@ def test_a_line_says_what_is_deleted_and_not_freed(waits_for: str, words: str) -
     assert as_value(row(), NOW_MS)["unfreed"] is None
 
 
+@pytest.mark.parametrize(
+    ("erasures", "records", "words"),
+    [(1, 1, "1 erasure of 1 record has waited"), (2, 7, "2 erasures of 7 records have waited")],
+)
+def test_a_line_says_which_erasures_wait_to_be_rewritten(erasures: int, records: int, words: str) -> None:
+    reason = "no room in /data: needs 900 bytes, has 12"
+    since_ms = NOW_MS - 90_000
+    told = row(
+        TIME,
+        erasures_waiting=erasures,
+        records_to_erase=records,
+        erasing_since_ms=since_ms,
+        erasing_waits_for=reason,
+    )
+    assert line(told, NOW_MS).endswith(f"by time. {words} for 1 min 30 s to leave the files: {reason}.")
+    value = {"erasures": erasures, "records": records, "since_ms": since_ms, "waits_for": reason}
+    assert as_value(told, NOW_MS)["erasing"] == value
+    assert as_value(row(), NOW_MS)["erasing"] is None
+
+
 def test_a_value_for_programs_has_null_for_unknown_values() -> None:
     value = as_value(row(RetentionRule(reason="consumed", group_id="g"), TIME), NOW_MS)
     assert value["rules"][0] == {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,10 +18,17 @@ from lowtide.broker.partitions.share.share_values import GivenUpRange
 from lowtide.metadata.image import TopicImage
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.erasure_record import ErasureRecord
+from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.records import Record, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log_erasures import LogErasures
+from lowtide.storage.log.log_values import AppendedBatch
+from lowtide.storage.log.markers import make_erasure
 from lowtide.storage.log.segments.segment_file import FileSlice, SliceToken
+from tests.unit.storage.directory.test_erasures import filled
+from tests.unit.storage.directory.test_holes import World
 
 ORIGIN, NOW = TopicPartition("t", 3), 1_700_000_000_000
 LARGE = 1 << 20
@@ -140,9 +149,10 @@ class File:
 class FakeLog:
     """A log whose next read returns these batches."""
 
-    directory, high_watermark = "/t-0", 1_000
+    directory, high_watermark, log_end_offset = "/t-0", 1_000, 1_000
 
     def __init__(self, *batches: bytes, error: OSError | None = None, is_valid: bool = True) -> None:
+        self.erasures = LogErasures()
         content = b"".join(batches)
         self.token = SliceToken()
         self.token.valid = is_valid
@@ -174,6 +184,11 @@ def read(log: FakeLog, *ranges: GivenUpRange, most: int = LARGE) -> GivenUpConte
     return asyncio.run(read_contents(log, ranges, most, BatchLane(InlineWorker())))
 
 
+def last_and_contents(found: GivenUpContents | None) -> tuple[int, dict[int, Any]]:
+    assert found is not None
+    return found.last_offset, dict(found.contents)
+
+
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
 def test_keys_and_values_of_given_up_records_are_read(compression: Compression) -> None:
     log = FakeLog(batch(0, b"0", b"1", b"2", compression=compression), batch(3, b"3", b"4", compression=compression))
@@ -185,10 +200,9 @@ def test_keys_and_values_of_given_up_records_are_read(compression: Compression) 
 def test_offsets_without_records_are_done() -> None:
     """Compaction removed them: between batches, below the first one, or all of them."""
     log = FakeLog(batch(5, b"5"), batch(9, b"9"))
-    assert read(log, given(0, 3)) == GivenUpContents(3)
-    found = read(log, given(4, 7))
-    assert found == GivenUpContents(7, {5: (b"k", b"5")})
-    assert read(FakeLog(), given(4, 7)) == GivenUpContents(7)
+    assert last_and_contents(read(log, given(0, 3))) == (3, {})
+    assert last_and_contents(read(log, given(4, 7))) == (7, {5: (b"k", b"5")})
+    assert last_and_contents(read(FakeLog(), given(4, 7))) == (7, {})
 
 
 def test_the_rest_comes_with_the_next_read() -> None:
@@ -196,8 +210,7 @@ def test_the_rest_comes_with_the_next_read() -> None:
     found = read(log, given(0, 9), most=15)
     assert found is not None
     assert (found.last_offset, list(found.contents)) == (1, [0, 1])
-    found = read(log, given(2, 9))
-    assert found == GivenUpContents(2, {2: (b"k", b"c" * 10)}), "beyond the slice"
+    assert last_and_contents(read(log, given(2, 9))) == (2, {2: (b"k", b"c" * 10)}), "beyond the slice"
 
 
 def test_a_damaged_batch_is_not_copied() -> None:
@@ -205,12 +218,109 @@ def test_a_damaged_batch_is_not_copied() -> None:
     damaged[61:70] = bytes(9)
     assert read_batch_header(damaged).compression is Compression.ZSTD
     found = read(FakeLog(bytes(damaged), batch(1, b"1")), given(0, 1))
-    assert found == GivenUpContents(1, {1: (b"k", b"1")})
+    assert last_and_contents(found) == (1, {1: (b"k", b"1")})
     damaged[16] = 1  # The magic.
-    assert read(FakeLog(bytes(damaged), batch(1, b"1")), given(0, 1)) == GivenUpContents(1)
+    assert last_and_contents(read(FakeLog(bytes(damaged), batch(1, b"1")), given(0, 1))) == (1, {})
 
 
 def test_a_log_that_was_truncated_or_failed_is_read_later() -> None:
     assert read(FakeLog(batch(0, b"0"), is_valid=False), given(0, 0)) is None
     with pytest.raises(StorageError, match="/t-0"):
         read(FakeLog(batch(0, b"0"), error=OSError("gone")), given(0, 0))
+
+
+# ---------------------------------------------------------------------- erasures
+class HeldWorker:
+    """Ends each piece of work only after `meanwhile` was called."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def submit(self, work: Any, on_done: Any) -> None:
+        outcome = work()
+        self._meanwhile()
+        on_done(outcome)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ErasedLog:
+    """A log of twenty batches of five records, in which records are erased."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.log = filled(self.world)
+
+    def append(self, *offsets: int) -> int:
+        """Appends an erasure. Returns its end."""
+        record = ErasureRecord(UUID(int=1), OffsetRanges.of_offsets(offsets).ranges())
+        appended = self.log.append_as_leader(make_erasure(record, 1), leader_epoch=3, now_ms=1)
+        assert isinstance(appended, AppendedBatch)
+        return appended.last_offset + 1
+
+    def erase(self, *offsets: int) -> None:
+        """Appends an erasure, which takes effect at once."""
+        self.log.advance_high_watermark(self.append(*offsets))
+
+    def rewrite(self) -> None:
+        """Erases, and removes the records from the files."""
+        self.erase(11)
+        self.world.begin_round()
+        for _ in range(30):
+            self.world.tick(100)
+        assert not self.log.erasures.pending
+
+    def read(self, meanwhile: Callable[[], object] = lambda: None) -> GivenUpContents | None:
+        lane = BatchLane(HeldWorker(meanwhile))
+        return asyncio.run(read_contents(self.log, [given(10, 13)], LARGE, lane))
+
+
+def offsets_of(contents: GivenUpContents | None) -> list[int]:
+    assert contents is not None
+    return list(contents.contents)
+
+
+def test_an_erased_record_is_not_copied() -> None:
+    world = ErasedLog()
+    assert offsets_of(world.read()) == [10, 11, 12, 13]
+    world.erase(11)
+    assert offsets_of(world.read()) == [10, 12, 13]
+
+
+def test_a_record_that_is_erased_while_it_is_read_is_not_copied() -> None:
+    world = ErasedLog()
+    assert world.read(lambda: world.erase(11)) is None
+    assert offsets_of(world.read()) == [10, 12, 13]
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_a_record_that_is_erased_after_it_was_read_is_no_longer_current(rewrites: bool) -> None:
+    """So the dead letter isn't sent when the connection to another leader is open at last."""
+    world = ErasedLog()
+    contents = world.read()
+    assert contents is not None
+    world.erase(90)
+    assert contents.is_current()
+    if rewrites:
+        world.rewrite()
+    else:
+        world.erase(11)
+    assert not contents.is_current()
+
+
+def test_a_record_whose_erasure_is_not_committed_is_read_later() -> None:
+    """The erasure may have been acknowledged by an earlier leader, or be truncated."""
+    world = ErasedLog()
+    end_offset = world.append(11)
+    assert world.read() is None
+    world.log.advance_high_watermark(end_offset)
+    assert offsets_of(world.read()) == [10, 12, 13]
+
+
+def test_nothing_is_copied_while_an_erasure_may_be_missing() -> None:
+    world = ErasedLog()
+    world.log.erasures.withhold(withheld=True)
+    assert world.read() is None
+    world.log.erasures.withhold(withheld=False)
+    assert offsets_of(world.read()) == [10, 11, 12, 13]

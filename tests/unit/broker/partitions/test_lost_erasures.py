@@ -7,9 +7,12 @@ from unittest.mock import patch
 from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.partitions.compacted_erasures import CompactedErasure
+from lowtide.metadata.broker_image import BrokerImage
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords, NamedRun, encode_entry
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.find_records import FoundPartition, RecordOffsets
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.replication.follower_reads import lacks_erasures
@@ -95,6 +98,56 @@ def test_the_records_are_erased_again_unless_others_have_their_offsets() -> None
         assert await read(world) == [0, 1, 2, 3, 5, 6]
         state = world.image()
         assert (state.erasures_end, state.erasures_epoch) == (repeated.end_offset, epoch)
+
+    simulate(run)
+
+
+def test_in_a_compacted_log_all_in_sync_replicas_search_and_others_start_over() -> None:
+    """A follower may have a named record that the leader has compacted away."""
+
+    async def run(world: Leading) -> None:
+        await with_ledger(world)
+        partition = world.partition()
+        epoch = partition.leader_epoch
+        asked: list[tuple[int, list[tuple[int, int]]]] = []
+
+        async def answer(search: CompactedErasure, broker: BrokerImage, _epoch: int) -> FoundPartition:
+            request = search._request(0)
+            rows = request.topics[0].partitions[0].offsets
+            asked.append((broker.broker_id, [(each.first_offset, each.last_offset) for each in rows]))
+            assert request.keys == [b"person"]
+            own = {
+                "offsets": [RecordOffsets(first_offset=0, last_offset=0)],
+                "timestamps": [1],
+                "leader_epochs": [epoch],
+            }
+            found = own if broker.broker_id == 2 else {}
+            return FoundPartition(partition_index=0, error_code=NONE, **found)
+
+        with (
+            patch.object(CompactedErasure, "_answer", answer),
+            patch("lowtide.broker.ledger.lost_erasures.is_compacted", lambda _log: True),
+        ):
+            await record(
+                world,
+                NamedRun(first_offset=4, leader_epoch=epoch, timestamps=[1]),
+                NamedRun(first_offset=5, leader_epoch=epoch, timestamps=[2]),
+                NamedRun(first_offset=90, leader_epoch=epoch, timestamps=[2]),
+            )
+            await lose(world)
+            assert await read(world) == []
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                await commit(world)  # Followers are asked when they have the log.
+                if not partition.log.erasures.withheld:
+                    break
+        assert sorted(asked) == [(2, [(4, 4)]), (3, [(4, 4)])]
+        [repeated] = partition.log.erasures.known
+        print(repeated)
+        assert repeated.has_search
+        assert repeated.left.ranges() == ((0, 0), (4, 4))
+        await commit(world)
+        assert await read(world) == [1, 2, 3, 5, 6]
 
     simulate(run)
 

@@ -8,6 +8,7 @@ from typing import Any
 from lowtide.broker.coordinator.groups.consumed import Release
 from lowtide.broker.retention.deletion_ledger import LINES_AT_ONCE, QUIET_S, DeletedCount, DeletionLedger
 from lowtide.protocol.types import TopicPartition, topic_id_text
+from lowtide.storage.directory.directory_reports import RoomShortage
 from lowtide.storage.directory.log_settings import PrefixDeletion
 from lowtide.storage.log.retention.retention_plan import Reason, SegmentDeletion
 
@@ -27,7 +28,11 @@ class World:
         self.now_s = 100.0
         self.later: list[tuple[float, Any, tuple[Any, ...]]] = []
         loop: Any = SimpleNamespace(call_soon=self.soon.append, call_later=self._call_later, time=lambda: self.now_s)
-        log = SimpleNamespace(info=lambda event, **values: self.lines.append({"event": event, **values}))
+
+        def note(event: str, **values: Any) -> None:
+            self.lines.append({"event": event, **values})
+
+        log = SimpleNamespace(info=note, warning=note)
         self.audited: list[dict[str, Any]] = []
         audit: Any = SimpleNamespace(
             unrequested=lambda _kind, event, **fields: self.audited.append({"event": event, **fields})
@@ -221,3 +226,19 @@ def test_counters_of_deleted_topics_are_removed() -> None:
     assert len(world.ledger.counts) == 1
     world.ledger.forget_all_but([])
     assert world.ledger.counts == {}
+
+
+def test_a_line_says_that_erasing_waits_for_room() -> None:
+    world = World()
+    log: Any = SimpleNamespace(topic_partition=TopicPartition("t", 3))
+    world.ledger.on_without_room(log, RoomShortage("/data", 900, 12, ""), 2)
+    (line,) = world.told()
+    assert line == {
+        "event": "no room to erase records: they stay in the files, and no reader gets them",
+        "partition": "t-3",
+        "directory": "/data",
+        "bytes_needed": 900,
+        "bytes_free": 12,
+        "reason": "no room in /data: needs 900 bytes, has 12",
+        "partitions": 2,
+    }

@@ -19,6 +19,7 @@ from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
 from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.directory.log_settings import ErasingListener
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
@@ -315,31 +316,12 @@ def test_a_request_that_was_taken_back_is_not_answered() -> None:
     assert answers == []
 
 
-def test_a_full_disk_is_no_failure() -> None:
-    world = World()
-    log = filled(world)
-    disk = world.filesystem
-    disk.capacity_bytes = 1 << 30
-    disk.capacity_bytes -= disk.free_bytes("/")
-    assert erase(world, log, 52, rounds=5) == []
-    usage = world.manager.directories.usage(log.parent_directory)
-    assert (usage.to_erase.logs, usage.to_erase.requests, usage.to_erase.without_room) == (1, 1, 1)
-    assert usage.to_erase.oldest_ms >= 400
-    disk.capacity_bytes += 1 << 20
-    for _ in range(5):
-        world.tick(100)
-    usage = world.manager.directories.usage(log.parent_directory)
-    assert (usage.to_erase.logs, usage.to_erase.without_room, usage.to_erase.oldest_ms) == (0, 0, 0)
-    assert found(world, 52) == set()
-    check(world, log, 52, 100)
-
-
 @pytest.mark.parametrize("unrequested", [False, True])
 def test_a_damaged_batch_is_answered_and_reported_and_stays(unrequested: bool) -> None:
     """Once: what erases by itself would find the same each second."""
     world = World()
     reasons: list[str] = []
-    world.manager.listen_to_erasing(lambda _log, reason: reasons.append(reason))
+    world.manager.listeners.erasing.append(ErasingListener(lambda _log, reason: reasons.append(reason), print))
     log = filled(world, config=msgspec.structs.replace(LARGE, lowtide_delete_erase=unrequested))
     log.roll(1)
     path = f"{FOLDER}/{offset_name(0)}.log"
