@@ -243,7 +243,7 @@ class DeleteAttempts:
             elif is_retriable(row.error_code):
                 outcomes[partition] = self._leaders.on_error(partition, row.error_code, "the leader refused")
             else:
-                outcomes[partition] = self._failed(partition, code_name(row.error_code))
+                outcomes[partition] = self._failed(partition, _refusal(partition, row.error_code))
         return outcomes
 
     # ------------------------------------------------------------------ ends
@@ -291,3 +291,10 @@ class DeleteAttempts:
         if delete.leader_log_start_offset != UNKNOWN_OFFSET and delete.leader_log_start_offset >= delete.offset:
             return True
         return None if delete.was_sent else False
+
+
+def _refusal(partition: TopicPartition, code: int) -> str:
+    """Returns why a leader refused, in a clause. Its answer has no room for a text."""
+    if code == ErrorCode.POLICY_VIOLATION:
+        return f"{code_name(code)}: the topic may be held; `lowtide topics explain {partition.topic}` shows it"
+    return code_name(code)

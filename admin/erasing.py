@@ -33,7 +33,7 @@ from lowtide.admin.receipts.commitment import (
     keys_selector,
     offsets_selector,
 )
-from lowtide.admin.replica_erasing import Probe, clean_replicas, replicas_of, unable_brokers
+from lowtide.admin.replica_erasing import CleanedReplicas, Probe, clean_replicas, replicas_of, unable_brokers
 from lowtide.admin.standing import StandingTerms, begin_standing
 from lowtide.protocol.erasure_ledger_records import SelectorKind
 from lowtide.protocol.erasure_record import EraseGoal
@@ -46,9 +46,9 @@ from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, To
 if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
 
-_ERASE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
+ERASE_PROBE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
 _STAND: Final = Probe(AlterStandingErasuresRequest(erasure_id=bytes(16), lasts_ms=0), 0)
-_FIND: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 1)
+FIND_PROBE: Final = Probe(FindRecordsRequest(search_id=bytes(16), topics=[], timeout_ms=0), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +81,12 @@ async def erase_below(
 ) -> dict[TopicPartition, DeleteResult]:
     """Deletes records, then erases them. See `delete_records`."""
     view = await call.view(partition.topic for partition in targets)
-    unable = await unable_brokers(call, targets, view, [_ERASE])
+    unable = await unable_brokers(call, targets, view, [ERASE_PROBE])
     results: dict[TopicPartition, DeleteResult] = {}
     for partition in targets:
         reasons = [unable[broker] for broker in replicas_of(view, partition) if broker in unable]
         if reasons:
-            results[partition] = _unsupported(partition, f"nothing is deleted: {reasons[0]}")
+            results[partition] = unsupported(partition, f"nothing is deleted: {reasons[0]}")
     able = {partition: target for partition, target in targets.items() if partition not in results}
     results |= await delete_below(call, able, topic_ids=topic_ids)
     deleted = {partition: result for partition, result in results.items() if isinstance(result, DeletedRecords)}
@@ -96,7 +96,8 @@ async def erase_below(
     return {partition: results[partition] for partition in targets}
 
 
-def _unsupported(partition: TopicPartition, reason: str) -> EraseUnsupportedError:
+def unsupported(partition: TopicPartition, reason: str) -> EraseUnsupportedError:
+    """Returns the error for a broker that can't erase."""
     return EraseUnsupportedError(
         partition, DeleteStage.SENDING, reason, DeleteFacts(None, ErrorCode.UNSUPPORTED_VERSION)
     )
@@ -143,55 +144,51 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
-    if force and offsets is None:
-        raise ValueError("force is for offsets")
+    _check_options(query, standing, force=force, dry_run=dry_run)
     check_topic_ids(topic_ids or {})
-    if standing is not None and (dry_run or not query.keys):
-        raise ValueError("only an erasure by key can stand")
     call = client.call(timeout)
     nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
         return {}
     view = await call.view(partition.topic for partition in partitions)
     if not dry_run:
-        probes = [_FIND, _ERASE, *(() if standing is None else (_STAND,))]
+        probes = [FIND_PROBE, ERASE_PROBE, *(() if standing is None else (_STAND,))]
         unable = await unable_brokers(call, partitions, view, probes)
         if unable:
             reason = f"nothing is erased: {next(iter(unable.values()))}"
-            return {partition: _unsupported(partition, reason) for partition in partitions}
+            return {partition: unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    committed = _commitment(nonce, query)
+    committed = None if dry_run else _commitment(nonce, query)
     ends_ms = None
     if standing is not None:
-        ends_ms = await begin_standing(call, used_id, query.keys, committed, standing)
+        ends_ms = await begin_standing(call, used_id, query.keys, committed or b"", standing)
     search = FindCall(
-        call, query, on_progress, search_id=used_id.bytes, ranges_max=0, commitment=committed, force=force
+        call,
+        query,
+        on_progress,
+        search_id=used_id.bytes,
+        ranges_max=0,
+        commitment=committed,
+        force=force,
+        stands=standing is not None,
     )
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
     search.topic_ids |= topic_ids or {}
     found = await search.run(partitions)
-    results = {
-        key: _searched(used_id, nonce, each, ends_ms) if isinstance(each, SearchedPartition) else each
-        for key, each in found.items()
-    }
-    goals = {} if dry_run else _goals(found)
-    for key, cleaned in (await clean_replicas(call, goals, view, used_id)).items():
-        result = results[key]
-        assert isinstance(result, PartitionErasure)
-        results[key] = replace(result, erasures_end=goals[key].erasures_end, **cleaned._asdict())
-    return results
-
-
-def _goals(found: Mapping[TopicPartition, SearchedPartition | AdminError]) -> dict[TopicPartition, EraseGoal]:
-    """Returns what all replicas of the searched partitions must have done.
-
-    If nothing is found, an earlier call may have erased it, and other replicas may not be done.
-    """
+    goals = {} if dry_run else {key: each.goal for key, each in found.items() if isinstance(each, SearchedPartition)}
+    cleaned = await clean_replicas(call, goals, view, used_id)
     return {
-        key: EraseGoal(max(each.log_start_offset, 0), each.erasures_end if each.erasures_end > 0 else each.searched_to)
+        key: _result(used_id, nonce, each, ends_ms, cleaned.get(key)) if isinstance(each, SearchedPartition) else each
         for key, each in found.items()
-        if isinstance(each, SearchedPartition)
     }
+
+
+def _check_options(query: RecordQuery, standing: StandingTerms | None, *, force: bool, dry_run: bool) -> None:
+    """Errors: ValueError for options that exclude each other."""
+    if force and query.offsets is None:
+        raise ValueError("force is for offsets")
+    if standing is not None and (dry_run or not query.keys):
+        raise ValueError("only an erasure by key can stand")
 
 
 def _random_id(call: AdminCall) -> UUID:
@@ -199,9 +196,7 @@ def _random_id(call: AdminCall) -> UUID:
 
 
 def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
-    """Returns the commitment to a query; empty without a nonce."""
-    if not nonce:
-        return b""
+    """Returns the commitment to a query."""
     if query.keys:
         return commitment(nonce, SelectorKind.KEYS, keys_selector(query.keys))
     if query.header is not None:
@@ -209,8 +204,11 @@ def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
     return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
 
 
-def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None) -> PartitionErasure:
-    return PartitionErasure(
+def _result(
+    erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None, cleaned: CleanedReplicas | None
+) -> PartitionErasure:
+    """Returns the result of a partition that was searched; without `cleaned` it was not erased."""
+    result = PartitionErasure(
         erasure_id=erasure_id,
         nonce=nonce,
         searched_from=found.searched_from,
@@ -218,3 +216,6 @@ def _searched(erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms:
         count=found.count,
         standing_until_ms=ends_ms,
     )
+    if cleaned is None:
+        return result
+    return replace(result, erasures_end=found.goal.erasures_end, **cleaned._asdict())

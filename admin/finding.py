@@ -15,8 +15,10 @@ from lowtide.admin.call import AdminCall, AdminClientBase, failure, partition_ro
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.admin.leaders import LeaderFinder
 from lowtide.admin.observation import ask_lowtide
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
+    NO_KIND,
     FindRecordsPartition,
     FindRecordsRequest,
     FindRecordsResponse,
@@ -37,6 +39,7 @@ from lowtide.protocol.types import (
 
 if TYPE_CHECKING:
     from lowtide.admin.errors import AdminError
+    from lowtide.protocol.erasure_ledger_records import NamedRun
 
 PARTITIONS_AT_ONCE: Final = 16
 """Partitions that one request asks a leader for; it searches one after the other."""
@@ -73,19 +76,35 @@ class SearchedPartition:
     log_start_offset: Offset = UNKNOWN_OFFSET
     """The leader's, if the search was to erase; otherwise -1. Followers may have records below it, which were not
     searched."""
+    other_count: int = 0
+    """How many records have the offset of a named one, but another leader epoch or timestamp."""
+
+    @property
+    def goal(self) -> EraseGoal:
+        """What each replica must have erased when the leader has."""
+        # Where nothing is left to be found, an earlier call may have erased it: other replicas may not be done.
+        end = self.erasures_end if self.erasures_end > 0 else self.searched_to
+        return EraseGoal(max(self.log_start_offset, 0), end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """What to find: keys, or a header with its value, or offsets of each partition. Its `repr` has no content."""
+    """What to find: keys, or a header with its value, or offsets of each partition, or the records that a ledger names.
+
+    Its `repr` has no content.
+    """
 
     keys: frozenset[bytes] = frozenset()
     header: tuple[str, bytes | None] | None = None
     offsets: Mapping[TopicPartition, OffsetRanges] | None = None
+    named: Mapping[TopicPartition, Sequence[NamedRun]] | None = None
+    named_kind: int = NO_KIND
+    """With `named` the `SelectorKind` of the erasure that named them."""
 
     def __post_init__(self) -> None:
         """Errors: ValueError unless there is exactly one of them, within the bounds of a broker."""
-        if bool(self.keys) + (self.header is not None) + (self.offsets is not None) != 1:
+        by_partition = (self.offsets is not None) + (self.named is not None)
+        if bool(self.keys) + (self.header is not None) + by_partition != 1:
             raise ValueError("give one of keys, a header, and offsets")
         if len(self.keys) > KEYS_MAX:
             raise ValueError(f"{len(self.keys)} keys are given: at most {KEYS_MAX} can be searched at once")
@@ -97,7 +116,7 @@ class RecordQuery:
 
 
 class FindCall:
-    """The search of one call. With a `commitment` to the query the leaders erase what they find.
+    """The search of one call. With a `commitment` to the query, which may be empty, the leaders erase what they find.
 
     The search id is then that of the erasure.
     """
@@ -110,8 +129,9 @@ class FindCall:
         *,
         search_id: bytes,
         ranges_max: int,
-        commitment: bytes = b"",
+        commitment: bytes | None = None,
         force: bool = False,
+        stands: bool = False,
     ) -> None:
         self.leaders = LeaderFinder(call)
         self.topic_ids: dict[str, TopicId] = {}
@@ -121,12 +141,13 @@ class FindCall:
         self._on_progress = on_progress
         self._commitment = commitment
         self._force = force
+        self._stands = stands
         self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
 
     async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, SearchedPartition | AdminError]:
         """Returns the results of all partitions. Errors: as `AdminCall.each`."""
-        what = "the erasure in" if self._commitment else "the search of"
+        what = "the erasure in" if self._commitment is not None else "the search of"
         return await self._call.each(partitions, self.leaders.locate, self._send, lambda key: f"{what} {key}")
 
     async def _send(
@@ -143,7 +164,9 @@ class FindCall:
         found: dict[TopicPartition, Outcome[SearchedPartition]] = {}
         while len(found) < len(asked):
             left = [key for key in asked if key not in found]
-            response = await ask_lowtide(self._call, broker_id, self._request(left))
+            response = await ask_lowtide(
+                self._call, broker_id, self._request(left), 0 if self._query.named is None else 1
+            )
             if response.error_code:
                 refused = failure("it refused", response.error_code, response.error_message)
                 return found | dict.fromkeys(left, refused)
@@ -157,10 +180,11 @@ class FindCall:
         for key in partitions:
             ranges = () if query.offsets is None else query.offsets[key]
             rows = [RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges]
+            named = [] if query.named is None else list(query.named[key])
             topic_id = self.topic_ids.get(key.topic, ZERO_TOPIC_ID)
             topics.setdefault(
                 key.topic, FindRecordsTopic(name=key.topic, topic_id=topic_id, partitions=[])
-            ).partitions.append(FindRecordsPartition(partition_index=key.partition, offsets=rows))
+            ).partitions.append(FindRecordsPartition(partition_index=key.partition, offsets=rows, named=named))
         name, value = query.header or (None, None)
         return FindRecordsRequest(
             search_id=self._search_id,
@@ -170,9 +194,11 @@ class FindCall:
             header_value=value,
             timeout_ms=min(self._call.wait_ms(), ROUND_MS),
             ranges_max=self._ranges_max,
-            erase=bool(self._commitment),
+            erase=self._commitment is not None,
             force=self._force,
-            commitment=self._commitment,
+            stands=self._stands,
+            commitment=self._commitment or b"",
+            named_kind=query.named_kind,
         )
 
     def _outcomes(
@@ -207,6 +233,7 @@ def _searched(broker_id: BrokerId, row: FoundPartition) -> SearchedPartition:
         has_more=row.has_more,
         erasures_end=row.erasures_end,
         log_start_offset=row.log_start_offset,
+        other_count=row.other_count,
     )
 
 

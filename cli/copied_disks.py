@@ -64,12 +64,13 @@ class DiskSearch:
     """The exclusive end of the search for each key."""
 
     def add(self, search: LeaderSearch, keys: Collection[bytes]) -> None:
-        """Adds one search of a receipt. `keys` are those that its commitment is to."""
+        """Adds one search of a receipt. `keys` are those that its commitment is to; a replay didn't search for them."""
         for run in search.runs:
             for place, timestamp in enumerate(run.timestamps):
                 self.named.setdefault(run.first_offset + place, set()).add((run.leader_epoch, timestamp))
+        end = 0 if search.is_replay else search.searched_to
         for key in keys:
-            self.key_ends[key] = max(self.key_ends.get(key, 0), search.searched_to)
+            self.key_ends[key] = max(self.key_ends.get(key, 0), end)
 
     def is_in(self, topic_id: TopicId, name: str) -> bool:
         """Returns whether a folder with this id and name has, or may have, records of the partition."""

@@ -70,6 +70,9 @@ NO_OPTIONS: Final = ErasureOptions()
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
+Standing = Annotated[str | None, typer.Option("--standing", metavar="DURATION", help=STANDING_HELP)]
+
+
 @network
 async def erase(
     call: NetworkCall,
@@ -96,10 +99,7 @@ async def erase(
             "too; such a record contains the key",
         ),
     ] = False,
-    standing: Annotated[
-        str | None,
-        typer.Option("--standing", metavar="DURATION", help=STANDING_HELP),
-    ] = None,
+    standing: Standing = None,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -114,13 +114,14 @@ async def erase(
     query = (
         None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
     )
-    if tombstone and (query is None or not query.keys or dry_run):
+    terms = _standing_of(standing, texts, patterns)
+    has_keys = query is not None and bool(query.keys) and not dry_run
+    if tombstone and not has_keys:
         raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if terms is not None and (tombstone or not has_keys):
+        raise misused(STANDING_NEEDS)
     if force and not by_offset:
         raise misused("--force needs --offsets.")
-    terms = _standing_of(standing, texts, patterns)
-    if terms is not None and (query is None or not query.keys or dry_run or tombstone):
-        raise misused(STANDING_NEEDS)
     if not (yes or dry_run):
         check_terminal()
     if by_offset:

@@ -20,6 +20,7 @@ from lowtide.cli.find import KeyFormat, selector_of
 from lowtide.cli.ledger_reading import Ledger, export_lines, read_export, read_ledger
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json, printable
+from lowtide.cli.replay import replay
 from lowtide.cli.signing_keys import PUBLIC_SUFFIX, SigningKeyError, create_key, read_public_key, signing_key
 from lowtide.cli.verified_receipts import DiskQuestion, verified
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, StandingKey
@@ -32,6 +33,7 @@ keys_app = typer.Typer(add_completion=False, no_args_is_help=True)
 standing_app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.add_typer(standing_app, name="standing", help="List and end standing erasures (`records erase --standing`).")
 app.add_typer(keys_app, name="key", help="Create, rotate and show the key that signs receipts.")
+app.command("replay")(replay)
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
-from lowtide.protocol.schema import ApiMessage, Bytes, Int8, Int16, Int32, Int64, Message, String, Uuid, versions
+from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int8, Int16, Int32, Int64, Message, String, Uuid, versions
 from lowtide.protocol.types import UNKNOWN_OFFSET
 
 NAMED_TYPE: Final = 0
@@ -85,6 +85,8 @@ class NamedRecords(ApiMessage, kw_only=True):
     """-1 before the commit."""
     erasures_end: Int64 = UNKNOWN_OFFSET
     """The exclusive end of the committed erasures; -1 before the commit, and if there was nothing to erase."""
+    is_replay: Bool = False
+    """Whether the search looked only for records that an export of a ledger names, and not for the selector."""
 
 
 @versions("0", flexible="0+")

@@ -45,8 +45,8 @@ from lowtide.simulation.coordinator_work import (
 from lowtide.simulation.erasing_work import ErasingWork
 from lowtide.simulation.faults import AGAINST_ERASURES, ALONE, FAULTS, WHERE_NAMED
 from lowtide.simulation.forgetting_work import FORGETTING_ACTORS, ForgettingWork
-from lowtide.simulation.forgotten_keys import cleaner_settings, forgotten_configs, main_load
 from lowtide.simulation.history import HistoryError
+from lowtide.simulation.keyed_load import cleaner_settings, forgotten_configs, main_load
 from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS

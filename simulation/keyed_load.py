@@ -17,7 +17,7 @@ from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
-from lowtide.simulation.cluster_world import ClusterWorld
+from lowtide.simulation.cluster_world import TOPIC, ClusterWorld
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import CLOCK_REMEMBERED_S
 from lowtide.simulation.keyed_history import Identity, KeyedHistory
@@ -35,6 +35,9 @@ COMPACTED_WITHIN_S: Final = 15.0
 
 SUPERSEDED_SHARE_MAX: Final = 0.6
 SUPERSEDED_MAX: Final = 12
+CLEANER_PAUSES_MS: Final = ("100", "500", "500", "4000")
+"""How often a broker compacts. Some keep old versions for nearly a whole run."""
+
 _HEADER: Final = b"text"
 _VALUE: Final = b"v"
 """Texts begin with a digit."""
@@ -320,3 +323,32 @@ def _is_much_superseded(log: Log, load: KeyedLoad) -> bool:
     last = {key: offset for offset, key in sorted(records.items())}
     superseded = sum(last[key] != offset for offset, key in records.items())
     return superseded > SUPERSEDED_MAX and superseded > SUPERSEDED_SHARE_MAX * len(records)
+
+
+def main_load(
+    number: int,
+    make_client: Callable[[str], ClusterClient],
+    random: Random,
+    observer: DeleteObserver,
+    configs: dict[str, str],
+) -> PartitionLoad:
+    """Returns the load of a partition of the main topic, which is compacted if `configs` say how."""
+    if configs:
+        return KeyedLoad(TOPIC, number, make_client, random, observer, configs)
+    return PartitionLoad(TOPIC, number, make_client, random, observer)
+
+
+def cleaner_settings(random: Random) -> dict[str, str]:
+    """Returns the settings of one broker's compaction."""
+    return {"log.cleaner.backoff.ms": random.choice(CLEANER_PAUSES_MS)}
+
+
+def forgotten_configs(random: Random) -> dict[str, str]:
+    """Returns the configuration of the topic."""
+    return {
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "1200",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": random.choice(("500", "2000", "60000")),
+        "min.compaction.lag.ms": random.choice(("0", "0", "400")),
+    }

@@ -11,3 +11,8 @@ LEAST = 10
 def examples(count: int) -> int:
     """`EXAMPLES_PERCENT` of `count`, which a test draws in whole; at least ten of them."""
     return max(min(count, LEAST), count * PERCENT // 100)
+
+
+def rounds(count: int) -> int:
+    """`EXAMPLES_PERCENT` of `count`, for tests with the mark `seeds`: at least two."""
+    return max(min(count, 2), count * PERCENT // 100)

@@ -160,6 +160,7 @@ def _search(searched_to: Offset, leader_epoch: LeaderEpoch, part: int, value: Na
         named_at=rfc3339(value.named_ms),
         committed_at=None if value.committed_ms < 0 else rfc3339(value.committed_ms),
         erasures_end=None if value.erasures_end < 0 else value.erasures_end,
+        is_replay=value.is_replay,
     )
 
 
@@ -183,6 +184,8 @@ def _missing(each: PartitionStatement) -> list[str]:
         sentences.append(f"{where}: not confirmed by broker {', '.join(map(str, each.not_confirmed))}.")
     if not each.replicas_known:
         sentences.append(f"{where}: its replicas were unknown to the issuer, so other brokers may have the records.")
+    if any(search.is_replay for search in each.searches):
+        sentences.append(f"{where}: a replay erased what an export names; nothing else was searched for then.")
     if any(search.committed_at is None for search in each.searches):
         sentences.append(f"{where}: the ledger has no commit of an erasure that was begun.")
     return sentences

@@ -50,6 +50,8 @@ class LeaderSearch(_Part, frozen=True, kw_only=True):
     named_at: Time
     committed_at: Time | None
     erasures_end: int | None
+    is_replay: bool = False
+    """Whether only records that an export of a ledger names were looked for, and not the selector."""
 
 
 class Confirmation(_Part, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from lowtide.protocol.messages.erase_records import (
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.replication.refusal import Refusal
 from lowtide.replication.topic_names import INTERNAL_TOPICS
 from lowtide.storage.directory.directory_erasures import EraseChangedError, EraseFailedError
 from lowtide.storage.log.log import Log
@@ -101,7 +102,9 @@ class EraseRecordsHandler:
                     if key.topic in allowed
                     else ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 )
-                if isinstance(found, ErrorCode):
+                if isinstance(found, Refusal):
+                    row.error_code, row.error_message = found.error_code, found.message
+                elif isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
                     whole = _whole(goal, found.log)
@@ -149,7 +152,7 @@ class EraseRecordsHandler:
             if error != ErrorCode.NONE:
                 row.error_code, row.error_message = error, LEDGER_REFUSED
 
-    def _checked(self, key: TopicPartition, topic_id: TopicId, goal: EraseGoal) -> Partition | ErrorCode:
+    def _checked(self, key: TopicPartition, topic_id: TopicId, goal: EraseGoal) -> Partition | Refusal | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         found = self._broker.replicas.find(*key)
@@ -158,7 +161,7 @@ class EraseRecordsHandler:
         if topic_id not in (ZERO_TOPIC_ID, found.log.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         if not goal.erasures_end and found.log.config.is_held(self._broker.clock.wall_ms()):
-            return ErrorCode.POLICY_VIOLATION
+            return Refusal(ErrorCode.POLICY_VIOLATION, found.log.config.hold_sentence)
         if goal.offset < 0 or goal.erasures_end < 0:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return found if goal.offset <= found.log.log_start_offset else ErrorCode.OFFSET_NOT_AVAILABLE

@@ -1,15 +1,19 @@
 """FindRecords: v0-v1.
 
 Behaviour: Lowtide's own, not advertised. Searches the logs of partitions that are led here for the records that a
-selector names: some keys, a header, or exact offsets. The first request of a search id begins a search of each
-partition up to its log end; later ones with the same id and selector join it. The answer is sent when all partitions
-are searched, or after the timeout; the search goes on then, also without its client, until nobody has asked for a
-minute. Its result is kept as long, unless others need the room. If a partition is listed twice, the last entry wins.
+selector names: some keys, a header, exact offsets, or records of an earlier erasure (v1). The first request of a search
+id begins a search of each partition up to its log end; later ones with the same id and selector join it. The answer is
+sent when all partitions are searched, or after the timeout; the search goes on then, also without its client, until
+nobody has asked for a minute. Its result is kept as long, unless others need the room. If a partition is listed twice,
+the last entry wins.
 
 With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
 answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
 erasure is still known. In a log that is or was compacted the followers search too (`compacted_erasures.py`): since v1 a
 leader asks them with a `replica_epoch`, which needs CLUSTER_ACTION.
+
+A record of an earlier erasure is the one with the leader epoch and the timestamp that the request names; others at the
+offset are only counted. The ledger then gets the kind and the commitment of that erasure, and that it is a replay.
 
 Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
 sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
@@ -18,8 +22,8 @@ NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), IN
 THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
 many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
 NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while the
-erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for records with too many keys, and for
-offsets of the newest version of a key without `force`, THROTTLING_QUOTA_EXCEEDED during another erasure,
+erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for records with too many keys, for offsets
+of the newest version of a key without `force`, and for named records, THROTTLING_QUOTA_EXCEEDED during another erasure,
 REASSIGNMENT_IN_PROGRESS while it moves to another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors
 of `ReplicaSearches.search`.
 
@@ -38,6 +42,7 @@ from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
+from lowtide.broker.ledger.named_records import names_of, offsets_of, replayed_search, why_names_invalid
 from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.older_versions import ErasureTerms
@@ -48,6 +53,7 @@ from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
+    NO_KIND,
     FindRecordsPartition,
     FindRecordsRequest,
     FindRecordsResponse,
@@ -78,6 +84,8 @@ RANGES_MAX: Final = 10_000
 WAITING_MAX: Final = 64
 WAITING_SHARE: Final = 16
 """The number of waiting requests, in total and for each client."""
+
+STANDS_LATER: Final = "The leader does not know yet that the erasure stands."
 
 WAIT_MAX_MS: Final = 600_000
 
@@ -135,16 +143,20 @@ class FindRecordsHandler:
                 if topic.name not in allowed:
                     rows[key].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     continue
-                selector = _offset_selector(row) if shared is None else shared
-                terms, search_key = (
-                    ErasureTerms(selector, request.force),
-                    SearchKey(request.search_id, key, request.erase),
-                )
-                found = self._joined(search_key, topic.topic_id, terms, client)
+                partition = self._checked(key, topic.topic_id)
+                if isinstance(partition, ErrorCode):
+                    rows[key].error_code = partition
+                    continue
+                if request.stands and bytes(request.search_id) not in self._broker.metadata.image.standing:
+                    rows[key].error_code, rows[key].error_message = ErrorCode.COORDINATOR_NOT_AVAILABLE, STANDS_LATER
+                    continue
+                search = SearchKey(request.search_id, key, request.erase)
+                terms = ErasureTerms(_row_selector(row) if shared is None else shared, request.force)
+                found = self._kept.joined(search, partition, terms, client, replayed_search(request, row))
                 if isinstance(found, KeptSearch):
                     joined[key] = found
                 else:
-                    rows[key].error_code, rows[key].error_message = found
+                    rows[key].error_code, rows[key].error_message = found.error_code, found.message or None
         deadline = asyncio.get_running_loop().time() + min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
         await self._kept.wait(list(joined.values()), deadline)
         for key, kept in joined.items():
@@ -158,16 +170,6 @@ class FindRecordsHandler:
             topics[key.topic].partitions.append(found_row)
         return FindRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
-    def _joined(
-        self, key: SearchKey, topic_id: TopicId, terms: ErasureTerms, client: str
-    ) -> KeptSearch | tuple[ErrorCode, str | None]:
-        """Returns the search of a partition, begun now if necessary, or the error."""
-        partition = self._checked(key.partition, topic_id)
-        if isinstance(partition, ErrorCode):
-            return partition, None
-        joined = self._kept.joined(key, partition, terms, client)
-        return joined if isinstance(joined, KeptSearch) else (joined.error_code, joined.message or None)
-
     def _checked(self, key: TopicPartition, topic_id: TopicId) -> Partition | ErrorCode:
         if key.topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -180,10 +182,11 @@ class FindRecordsHandler:
 
 
 def _erasure_request(request: FindRecordsRequest, context: RequestContext) -> ErasureRequest:
-    kind = SelectorKind.OFFSETS
+    is_replay = request.named_kind != NO_KIND
+    kind = SelectorKind(request.named_kind) if is_replay else SelectorKind.OFFSETS
     if request.keys or request.header_name is not None:
         kind = SelectorKind.KEYS if request.keys else SelectorKind.HEADER
-    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal))
+    return ErasureRequest(request.search_id, kind, bytes(request.commitment), str(context.principal), is_replay)
 
 
 def _refusal(request: FindRecordsRequest) -> str | None:
@@ -195,21 +198,26 @@ def _refusal(request: FindRecordsRequest) -> str | None:
         return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
     if not 0 <= request.ranges_max <= (RANGES_MAX if request.replica_epoch < 0 else FOUND_MAX):
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
-    return _selector_refusal(request, rows) if rows else None
+    return _selector_refusal(request, rows)
 
 
 def _selector_refusal(request: FindRecordsRequest, rows: list[FindRecordsPartition]) -> str | None:
     """Returns why the selectors are refused; None if they are valid."""
-    has_offsets = any(row.offsets for row in rows)
-    named = (request.header_name is not None) + has_offsets
+    if not rows:
+        return why_names_invalid(request, rows)
+    by_row = (any(row.offsets for row in rows), any(row.named for row in rows))
+    named = (request.header_name is not None) + sum(by_row)
     if request.key_ends:
-        if len(request.key_ends) != len(request.keys) or named != 1 or request.replica_epoch < 0:
+        if len(request.key_ends) != len(request.keys) or named != 1 or by_row[1] or request.replica_epoch < 0:
             return "Only a leader gives ends: one for each key, beside the header or the offsets that it was given."
     elif bool(request.keys) + named != 1:
-        return "A search has one selector: keys, a header, or offsets."
+        return "A search has one selector: keys, a header, offsets, or named records."
+    refusal = why_names_invalid(request, rows)
+    if refusal is not None or by_row[1]:
+        return refusal
     selectors: list[RecordSelector] = [each for each in (_key_selector(request), _header_selector(request)) if each]
-    if has_offsets:
-        selectors += map(_offset_selector, rows)
+    if by_row[0]:
+        selectors += map(_row_selector, rows)
     return next((refusal for refusal in map(why_invalid, selectors) if refusal is not None), None)
 
 
@@ -218,7 +226,7 @@ def _wanted(request: FindRecordsRequest) -> WantedRecords:
     named: RecordSelector | None = _header_selector(request)
     row = request.topics[0].partitions[0]
     if row.offsets:
-        named = _offset_selector(row)
+        named = _row_selector(row)
     return WantedRecords(_key_selector(request), dict(zip(request.keys, request.key_ends, strict=False)), named)
 
 
@@ -235,7 +243,9 @@ def _header_selector(request: FindRecordsRequest) -> HeaderSelector | None:
     return None if request.header_name is None else HeaderSelector(request.header_name, request.header_value)
 
 
-def _offset_selector(row: FindRecordsPartition) -> OffsetSelector:
+def _row_selector(row: FindRecordsPartition) -> OffsetSelector:
+    if row.named:
+        return OffsetSelector(offsets_of(names_of(row.named)).ranges())
     return OffsetSelector(tuple(OffsetRange(each.first_offset, each.last_offset) for each in row.offsets))
 
 
@@ -253,6 +263,7 @@ def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
         row.error_code, row.error_message = outcome.error_code, outcome.message or None
     else:
         _fill_found(row, outcome, ranges_max)
+        row.other_count = kept.erasure.other_count
 
 
 def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> None:

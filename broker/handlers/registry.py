@@ -32,8 +32,8 @@ from lowtide.broker.handlers import share as of_shares
 from lowtide.broker.handlers.share.registry import ShareParts, switched
 from lowtide.broker.handlers.share.share_access import ShareAccess
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
+from lowtide.broker.ledger.erasure_parts import ErasureParts
 from lowtide.broker.ledger.search_eraser import SearchEraser
-from lowtide.broker.ledger.standing_erasures import ErasureParts
 from lowtide.broker.network.peer_client import PeerClients
 from lowtide.broker.network.routing.dispatcher import Dispatcher
 from lowtide.broker.network.routing.routes import HandlerSpec, Route, VersionRange

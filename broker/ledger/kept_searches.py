@@ -19,6 +19,7 @@ from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchFailure
 
 if TYPE_CHECKING:
+    from lowtide.broker.ledger.named_records import ReplayedSearch
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.older_versions import ErasureTerms
     from lowtide.broker.partitions.replica_searches import SearchParts
@@ -50,6 +51,11 @@ CODES: Final = {
 
 _OTHER_SELECTOR: Final = "Another search has this id."
 
+NAMED_COMPACTED: Final = (
+    "The topic is or was compacted: restored replicas may have versions of a key that the ledger doesn't name. Erase "
+    "all of them by key, with lowtide records erase --keys-from."
+)
+
 _TOO_MANY_IDS: Final = "Too many searches are kept; ask again in a minute."
 
 
@@ -66,11 +72,9 @@ class KeptSearch:
 
     __slots__ = ("askers", "client", "erasure", "left_ms", "running", "terms")
 
-    def __init__(
-        self, running: PartitionSearch, terms: ErasureTerms, client: str, compacted: CompactedErasure | None
-    ) -> None:
-        self.running = running
-        self.erasure = SearchErasure(running, compacted)
+    def __init__(self, erasure: SearchErasure, terms: ErasureTerms, client: str) -> None:
+        self.running = erasure.running
+        self.erasure = erasure
         self.client = client
         self.terms = terms
         self.askers = 0
@@ -102,6 +106,10 @@ class KeptSearch:
         """Whether nothing can be joined: it has failed, or its partition has changed."""
         return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
 
+    def is_answered(self, *, erase: bool) -> bool:
+        """Returns whether the search or the erasure is done, and nobody waits for it. Then a replay may follow."""
+        return not self.askers and (self.erasure.is_recorded if erase else self.done.is_set())
+
 
 class KeptSearches:
     """The searches of one broker that are under way or whose results are kept."""
@@ -111,11 +119,27 @@ class KeptSearches:
         self._kept: dict[SearchKey, KeptSearch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def joined(self, key: SearchKey, partition: Partition, terms: ErasureTerms, client: str) -> KeptSearch | Refusal:
-        """Returns the search of a partition that is led here, begun now if necessary, or why there is none."""
+    def joined(
+        self,
+        key: SearchKey,
+        partition: Partition,
+        terms: ErasureTerms,
+        client: str,
+        replay: ReplayedSearch | None = None,
+    ) -> KeptSearch | Refusal:
+        """Returns the search of a partition that is led here, begun now if necessary, or why there is none.
+
+        An erasure may have several replays, one after the other: for each commitment, and each part of a long list.
+        """
         kept = self._kept.get(key)
-        if kept is not None and (kept.terms, kept.client) != (terms, client):
-            return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
+        if kept is not None and kept.running.partition is not partition:
+            self._forget(key)  # The topic was deleted and created again.
+            kept = None
+        if kept is not None and (kept.terms, kept.client, kept.erasure.replay) != (terms, client, replay):
+            if replay is None or not kept.is_answered(erase=key.erase):
+                return Refusal(ErrorCode.INVALID_REQUEST, _OTHER_SELECTOR)
+            self._forget(key)
+            kept = None
         if kept is not None and kept.is_over:
             self._forget(key)  # The failure was answered, or nobody was there to read it.
             kept = None
@@ -125,16 +149,18 @@ class KeptSearches:
             return Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _TOO_MANY_IDS)
         is_by_all = key.erase and is_compacted(partition.log)
         refusal = why_not_searchable(self._parts.replicas, partition) if is_by_all else None
+        if replay is not None and is_compacted(partition.log):
+            refusal = Refusal(ErrorCode.POLICY_VIOLATION, NAMED_COMPACTED)
         if refusal is not None:
             return refusal
         running = self._begun(partition, terms.selector, with_keys=is_by_all and terms.must_widen)
         if isinstance(running, SearchFailure):
             return Refusal(CODES[running], running.sentence)
-        erasure = None
+        compacted = None
         if is_by_all:
-            erasure = CompactedErasure(self._parts, running, terms)
-            erasure.begin()
-        kept = self._kept[key] = KeptSearch(running, terms, client, erasure)
+            compacted = CompactedErasure(self._parts, running, terms)
+            compacted.begin()
+        kept = self._kept[key] = KeptSearch(SearchErasure(running, compacted, replay), terms, client)
         self._set_timer()
         return kept
 

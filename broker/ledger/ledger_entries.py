@@ -31,6 +31,7 @@ class ErasureRequest(NamedTuple):
     kind: SelectorKind
     commitment: bytes
     principal: str
+    is_replay: bool = False
 
 
 class ErasingReplica(NamedTuple):
@@ -66,6 +67,7 @@ def named_entries(
             log_start_offset=log.log_start_offset,
             records=_runs(found, start, min(start + RECORDS_MAX, len(found))),
             named_ms=now_ms,
+            is_replay=request.is_replay,
         )
         entries.append(LedgerEntry(key, value))
     return entries

@@ -15,24 +15,24 @@ Guards: consumers wait as long as the ledger can't be read. A mark is lowered on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
+from lowtide.broker.ledger.named_records import RecordNames, committed_records, offsets_of, still_there
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import append_erasures, is_compacted
 from lowtide.broker.partitions.older_versions import ErasureTerms
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicPartition
+from lowtide.protocol.types import TopicPartition
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.metadata.image import ImageDelta, MetadataImage
@@ -43,9 +43,6 @@ ATTEMPT_S: Final = 30
 
 ERASURES_LOGGED: Final = 10
 """The most erasures that a log line names."""
-
-NamedOffsets = dict[UUID, dict[Offset, tuple[LeaderEpoch, int]]]
-"""For each erasure the offsets that it names, with leader epoch and timestamp."""
 
 
 class LostErasures:
@@ -112,13 +109,13 @@ class LostErasures:
         finally:
             self._running = False
 
-    async def _repeat(self, partition: Partition, named: NamedOffsets, deadline: float) -> None:
+    async def _repeat(self, partition: Partition, named: dict[UUID, RecordNames], deadline: float) -> None:
         """Appends the erasures that the log lacks, and notes that it has them.
 
         If that fails, the next tick repeats it.
         """
         log, leader_epoch = partition.log, partition.leader_epoch
-        ranges = OffsetRanges.of_offsets(sorted({offset for each in named.values() for offset in each}))
+        ranges = OffsetRanges.union_of(map(offsets_of, named.values()))
         outcome = await self._searching.searches.search(partition, OffsetSelector(ranges.ranges()), log.log_end_offset)
         if not isinstance(outcome, SearchedLog):
             self._broker.log.warning(
@@ -143,11 +140,11 @@ class LostErasures:
         )
         await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
 
-    def _appended(self, partition: Partition, named: NamedOffsets, found: FoundRecords) -> int:
+    def _appended(self, partition: Partition, named: dict[UUID, RecordNames], found: FoundRecords) -> int:
         """Appends the erasures of named records that are in the log. Returns how many; -1 if it can't."""
         count, named_again = 0, OffsetRanges.union_of(each.left for each in partition.log.erasures.known)
-        for erasure_id, offsets in named.items():
-            present = still_there(found, offsets).without(named_again)
+        for erasure_id, names in named.items():
+            present = still_there(found, names).ranges().without(named_again)
             if present:
                 now_ms = self._broker.clock.wall_ms()
                 appended = append_erasures(self._broker.replicas, partition, erasure_id, present, now_ms)
@@ -157,7 +154,7 @@ class LostErasures:
         return count
 
     async def _repeat_everywhere(
-        self, partition: Partition, named: NamedOffsets, own: SearchedLog, deadline: float
+        self, partition: Partition, named: dict[UUID, RecordNames], own: SearchedLog, deadline: float
     ) -> int:
         """Erases in a compacted log, under one id, what all in-sync replicas have found. Returns as `_appended`.
 
@@ -166,9 +163,9 @@ class LostErasures:
         """
         if not named or not own.end_offset:
             return 0
-        there = OffsetRanges.union_of(still_there(own.records, offsets) for offsets in named.values())
+        there = OffsetRanges.union_of(still_there(own.records, names).ranges() for names in named.values())
         others = own.records.ranges().without(there)
-        everyone = OffsetRanges.of_offsets(offset for offsets in named.values() for offset in offsets)
+        everyone = OffsetRanges.union_of(map(offsets_of, named.values()))
         selector = OffsetSelector(everyone.without(others).between(0, own.end_offset - 1).ranges())
         if why_not_searchable(self._broker.replicas, partition) is not None:
             return -1
@@ -201,25 +198,3 @@ class LostErasures:
             erasures=[str(erasure_id) for erasure_id in list(named)[:ERASURES_LOGGED]],
         )
         return len(outcome.records)
-
-
-def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) -> NamedOffsets:
-    """Returns what committed erasures of a partition name."""
-    named: NamedOffsets = {}
-    for entry in entries:
-        value, key = entry.value, entry.key
-        if not isinstance(key, NamedKey) or not isinstance(value, NamedRecords) or value.committed_ms < 0:
-            continue
-        if (key.topic_id, key.partition) != place:
-            continue
-        offsets = named.setdefault(UUID(bytes=bytes(key.erasure_id)), {})
-        for run in value.records:
-            for offset, timestamp in enumerate(run.timestamps, run.first_offset):
-                offsets[offset] = (run.leader_epoch, timestamp)
-    return named
-
-
-def still_there(found: FoundRecords, named: dict[Offset, tuple[LeaderEpoch, int]]) -> OffsetRanges:
-    """Returns the offsets at which a log has the named records, not others."""
-    rows = zip(found.offsets, found.leader_epochs, found.timestamps, strict=True)
-    return OffsetRanges.of_offsets([offset for offset, epoch, time in rows if named.get(offset) == (epoch, time)])

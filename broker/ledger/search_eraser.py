@@ -13,6 +13,7 @@ from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED
 from lowtide.broker.ledger.ledger_entries import committed_entries, named_entries
+from lowtide.broker.ledger.named_records import ReplayedSearch, names_of, still_there
 from lowtide.broker.partitions.erasures import erase_found, is_compacted, why_not_erasable
 from lowtide.broker.promises import future_of
 from lowtide.protocol.errors import ErrorCode
@@ -38,12 +39,18 @@ REPEATING: Final = "The leader repeats erasures that its log lacks."
 class SearchErasure:
     """How far the erasure of what one search found is."""
 
-    __slots__ = ("compacted", "entries", "erasures_end", "is_recorded", "running")
+    __slots__ = ("_replayed", "compacted", "entries", "erasures_end", "is_recorded", "other_count", "replay", "running")
 
-    def __init__(self, running: PartitionSearch, compacted: CompactedErasure | None) -> None:
-        """`compacted` is the search of all replicas, if they may differ."""
+    def __init__(
+        self, running: PartitionSearch, compacted: CompactedErasure | None, replay: ReplayedSearch | None = None
+    ) -> None:
+        """`compacted` is the search of all replicas, if they may differ. Of a `replay` only named records count."""
         self.running = running
         self.compacted = compacted
+        self.replay = replay
+        self.other_count = 0
+        """Records found by a replay that are others than the named ones."""
+        self._replayed: SearchedLog | None = None
         self.entries: list[LedgerEntry] = []
         """What the ledger has about the search."""
         self.erasures_end: Offset | None = None
@@ -54,7 +61,14 @@ class SearchErasure:
     @property
     def outcome(self) -> SearchedLog | SearchFailure | Refusal | None:
         """What was found, in a compacted log by all replicas; None while the search is under way."""
-        return self.running.outcome if self.compacted is None else self.compacted.outcome
+        outcome = self.running.outcome if self.compacted is None else self.compacted.outcome
+        if self.replay is None or not isinstance(outcome, SearchedLog):
+            return outcome
+        if self._replayed is None:
+            named = still_there(outcome.records, names_of(self.replay.runs))
+            self.other_count = len(outcome.records) - len(named)
+            self._replayed = SearchedLog(outcome.first_offset, outcome.end_offset, named)
+        return self._replayed
 
     @property
     def waits_for(self) -> str | None:

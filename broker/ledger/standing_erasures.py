@@ -6,24 +6,22 @@ erasure of the same id, as after a request. How far it has searched is in the le
 written at most every ten minutes, so a new leader may search ten minutes again; without an entry it searches the whole
 log.
 
-Guards: a standing erasure is in the image of every broker before its first search begins (`alter_standing_erasures`),
-so a later search of any leader knows it. A search counts for its leader epoch. After a truncation a leader begins where
-its log and the ledger's entry part. Keys are in memory only. What can't be erased now is searched again.
+Guards: a standing erasure is in the image of the leader before the search of the request begins (`find_records`), so
+a later search of this or a later leader knows it. A search counts for its leader epoch. After a truncation a leader
+begins where its log and the ledger's entry part. Keys are in memory only. What can't be erased now is searched again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from lowtide.broker.administration.committing import decide_and_commit
 from lowtide.broker.config.key import number
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
-from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
-from lowtide.broker.ledger.lost_erasures import LostErasures
 from lowtide.broker.ledger.search_eraser import SearchEraser, SearchErasure
 from lowtide.broker.ledger.standing_confirmations import StandingConfirmations
 from lowtide.broker.ledger.standing_index import StandingIndex
@@ -44,8 +42,6 @@ from lowtide.storage.erasures.record_search import KeySelector, OffsetSelector
 if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.ledger.standing_index import TopicStanding
-    from lowtide.broker.network.peer_client import PeerClients
-    from lowtide.broker.partitions.log_searches import LogSearches
     from lowtide.metadata.changes import ChangePlan
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -377,26 +373,3 @@ def _entry(partition: Partition, searched_to: Offset, now_ms: int) -> LedgerEntr
         searched_ms=now_ms,
     )
     return LedgerEntry(key, value)
-
-
-class ErasureParts(NamedTuple):
-    """The parts of a broker that search for erasures and keep their ledger."""
-
-    ledger: ErasureLedger
-    searching: SearchParts
-    eraser: SearchEraser
-    lost: LostErasures
-    standing: StandingErasures
-
-
-def make_erasure_parts(
-    broker: BrokerContext, ledger: ErasureLedger, searches: LogSearches, peers: PeerClients | None
-) -> ErasureParts:
-    """Creates the parts; `peers` is None for a broker without a cluster."""
-    searching = SearchParts(
-        broker.replicas, searches, broker.metadata, peers, broker.clock, broker.random, broker.tasks
-    )
-    marks = ErasureMarks(broker)
-    eraser = SearchEraser(broker, ledger, marks)
-    lost = LostErasures(broker, ledger, marks, searching)
-    return ErasureParts(ledger, searching, eraser, lost, StandingErasures(broker, ledger, searching, eraser))

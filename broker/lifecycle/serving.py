@@ -26,7 +26,7 @@ from lowtide.broker.handlers.registry import Coordinators, HandlerParts, handler
 from lowtide.broker.handlers.share.registry import make_share_parts
 from lowtide.broker.http.readiness import BrokerStage
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger
-from lowtide.broker.ledger.standing_erasures import make_erasure_parts
+from lowtide.broker.ledger.erasure_parts import make_erasure_parts
 from lowtide.broker.lifecycle.auditing import make_audit, make_authorizer
 from lowtide.broker.lifecycle.certificates import ListenerCertificates
 from lowtide.broker.lifecycle.disk_space import DiskSpace

@@ -10,15 +10,17 @@ each broker with a replica whether its files are clean. docs/erasure.md; docs/ad
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
+from lowtide.protocol.erasure_ledger_records import NamedRun
 from lowtide.protocol.schema import (
     NO_ROWS,
     ApiMessage,
     Bool,
     Bytes,
+    Int8,
     Int16,
     Int32,
     Int64,
@@ -29,6 +31,11 @@ from lowtide.protocol.schema import (
     versions,
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_ID
+
+NO_KIND: Final = -1
+
+NAMED_MAX: Final = 4_000
+"""The most records that a request names. Each takes up to two of the 10,000 rows that a request may have."""
 
 
 class RecordOffsets(Message, kw_only=True):
@@ -41,13 +48,15 @@ class RecordOffsets(Message, kw_only=True):
 class FindRecordsPartition(Message, kw_only=True):
     """`offsets` select exactly these records, if the request has neither keys nor a header.
 
-    `leader_epoch` and `end_offset` are a leader's: its epoch and the exclusive end of its search.
+    `named` selects the records of an earlier erasure: those at these offsets, if they also have the leader epoch and
+    the timestamp. `leader_epoch` and `end_offset` are a leader's: its epoch and the exclusive end of its search.
     """
 
     partition_index: Int32
     offsets: list[RecordOffsets] = msgspec.field(default_factory=list)
     leader_epoch: Annotated[Int32, Versions("1+")] = NO_LEADER_EPOCH
     end_offset: Annotated[Int64, Versions("1+")] = UNKNOWN_OFFSET
+    named: Annotated[list[NamedRun], Versions("1+")] = msgspec.field(default_factory=list)
 
 
 class FindRecordsTopic(Message, kw_only=True):
@@ -60,13 +69,14 @@ class FindRecordsTopic(Message, kw_only=True):
 
 @versions("0-1", flexible="0+")
 class FindRecordsRequest(ApiMessage, kw_only=True):
-    """One selector: keys, or a header, or offsets in each partition.
+    """One selector: keys, or a header, or offsets in each partition, or named records in each partition.
 
     The answer is sent when all partitions are searched, or after `timeout_ms`. At most `ranges_max` ranges of offsets
     are returned for a partition. No partition asks whether the broker supports the request. With `erase` the search id
     is the id of the erasure, and no offsets are returned.
 
-    With `force` offsets may name the newest version of a key in a log that is or was compacted.
+    With `force` offsets may name the newest version of a key in a log that is or was compacted. With `stands` the
+    erasure is a standing one, which the leader must know: otherwise its later searches might begin too late.
 
     With a `replica_epoch` a leader asks a follower, which has this broker epoch, to search its own replica and to note
     durably that it has: replicas of a compacted log differ. The search id is then that of the leader's attempt. Then
@@ -82,11 +92,14 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     ranges_max: Int32 = 1_000
     erase: Bool = False
     force: Bool = False
+    stands: Bool = False
     commitment: Bytes = b""
     """To the selector, for the ledger of erasures: SHA-256 of nonce, kind and selector, or empty."""
     replica_epoch: Annotated[Int64, Versions("1+")] = -1
     key_ends: Annotated[list[Int64], Versions("1+")] = NO_ROWS
     """One for each key, or none: all versions count."""
+    named_kind: Annotated[Int8, Versions("1+")] = NO_KIND
+    """With named records the `SelectorKind` of the erasure that is repeated; otherwise -1."""
 
 
 class FoundPartition(Message, kw_only=True):
@@ -113,6 +126,8 @@ class FoundPartition(Message, kw_only=True):
     """The keys of the records that a header or offsets name, each with the highest offset; for a leader only."""
     has_more: Bool = False
     """Whether there are more offsets than were returned."""
+    other_count: Annotated[Int64, Versions("1+")] = 0
+    """How many records have the offset of a named one, but another leader epoch or timestamp."""
     log_start_offset: Int64 = UNKNOWN_OFFSET
     """Of the leader, if records are erased. Followers may have records below it, which aren't searched."""
     erasures_end: Int64 = UNKNOWN_OFFSET

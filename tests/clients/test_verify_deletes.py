@@ -55,12 +55,16 @@ def test_a_signal_ends_a_run_in_order(cluster: LowtideCluster, number: signal.Si
         text=True,
     )
     with running:
-        until = time.monotonic() + LIMIT_S
-        while not topics(cluster):
-            assert time.monotonic() < until, "no topic was created"
-            time.sleep(LOOK_AGAIN_S)
-        running.send_signal(number)
-        report, _ = running.communicate(timeout=LIMIT_S)
+        try:
+            until = time.monotonic() + LIMIT_S
+            while not topics(cluster):
+                assert time.monotonic() < until, "no topic was created"
+                time.sleep(LOOK_AGAIN_S)
+            running.send_signal(number)
+            report, _ = running.communicate(timeout=LIMIT_S)
+        except BaseException:
+            running.kill()  # Otherwise a failure waits for the end of its ten minutes.
+            raise
     assert running.returncode == 130
     assert topics(cluster) == []
     assert not report or "ended early" in report

@@ -141,8 +141,16 @@ def test_a_re_created_topic_is_neither_trimmed_nor_read(run, topic, fill, begins
             {"trim": "commit"},
             "option trim is 'commit': a delete removes all records below an offset, but this query does not read from",
         ),
-        ({"trim": "always", **EARLIEST}, "option trim is 'always': it must be off or commit or eager"),
-        ({"trimLag": "5", **EARLIEST}, "option trimLag is '5': it has no effect while trim is off"),
+        pytest.param(
+            {"trim": "always", **EARLIEST},
+            "option trim is 'always': it must be off or commit or eager",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"trimLag": "5", **EARLIEST},
+            "option trimLag is '5': it has no effect while trim is off",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_impossible_trimming_is_refused_when_the_query_starts(run, topic, options, reason):  # noqa: F811

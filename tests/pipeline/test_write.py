@@ -102,45 +102,49 @@ def test_keys_keep_their_order_and_rows_without_a_key_reach_all_partitions(spark
     )
 
 
+UNWRITABLE = [
+    ("id", {"topic": "t"}, "Required attribute 'value' not found: the columns are id"),
+    ("cast(id as string) as value", {}, "topic option required when no 'topic' attribute is present"),
+    ("id as value", {"topic": "t"}, "value must be string or binary, but is bigint: cast it"),
+    ("'v' as value, id as partition", {"topic": "t"}, "partition must be int, but is bigint"),
+    (
+        "'v' as value, array('h') as headers",
+        {"topic": "t"},
+        "headers must be array<struct<key:string,value:binary>>",
+    ),
+    (
+        "'v' as value",
+        {"topic": "t", "kafka.acks": "1"},
+        "kafka.acks is '1': this sink always waits for all in-sync replicas",
+    ),
+    (
+        "'v' as value",
+        {"topic": "t", "kafka.compression.type": "lzma"},
+        "kafka.compression.type is 'lzma': it must be one of none, gzip",
+    ),
+    (
+        "'v' as value",
+        {"topic": "t", "kafka.value.serializer": "x"},
+        "kafka.value.serializer must not be set: the column value is written",
+    ),
+    (
+        "'v' as value",
+        {"topic": "t", "topics": "u"},
+        "option topics is 'u': there is no such option; is topic meant?",
+    ),
+    ("cast(null as string) as topic, 'v' as value", {}, "null topic present in the data"),
+    (
+        "'v' as value, 7 as partition",
+        {"topic": "TOPIC"},
+        r"partition 7 of row 0: topic \S+ has the partitions 0 to 1",
+    ),
+]
+"""Columns, options, and what the error says."""
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
-    [
-        ("id", {"topic": "t"}, "Required attribute 'value' not found: the columns are id"),
-        ("cast(id as string) as value", {}, "topic option required when no 'topic' attribute is present"),
-        ("id as value", {"topic": "t"}, "value must be string or binary, but is bigint: cast it"),
-        ("'v' as value, id as partition", {"topic": "t"}, "partition must be int, but is bigint"),
-        (
-            "'v' as value, array('h') as headers",
-            {"topic": "t"},
-            "headers must be array<struct<key:string,value:binary>>",
-        ),
-        (
-            "'v' as value",
-            {"topic": "t", "kafka.acks": "1"},
-            "kafka.acks is '1': this sink always waits for all in-sync replicas",
-        ),
-        (
-            "'v' as value",
-            {"topic": "t", "kafka.compression.type": "lzma"},
-            "kafka.compression.type is 'lzma': it must be one of none, gzip",
-        ),
-        (
-            "'v' as value",
-            {"topic": "t", "kafka.value.serializer": "x"},
-            "kafka.value.serializer must not be set: the column value is written",
-        ),
-        (
-            "'v' as value",
-            {"topic": "t", "topics": "u"},
-            "option topics is 'u': there is no such option; is topic meant?",
-        ),
-        ("cast(null as string) as topic, 'v' as value", {}, "null topic present in the data"),
-        (
-            "'v' as value, 7 as partition",
-            {"topic": "TOPIC"},
-            r"partition 7 of row 0: topic \S+ has the partitions 0 to 1",
-        ),
-    ],
+    [pytest.param(*row, marks=() if place % 5 == 0 else pytest.mark.slow) for place, row in enumerate(UNWRITABLE)],
 )
 def test_what_cannot_be_written_is_named(spark, lowtide, topic, columns, options, message):
     frame = spark.sql(f"select {columns} from range(1)")

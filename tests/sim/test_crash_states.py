@@ -19,7 +19,9 @@ from .crash_states import record, search
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize("seed", [int(os.environ["SEED"])] if "SEED" in os.environ else [0, 3])
+@pytest.mark.parametrize(
+    "seed", [int(os.environ["SEED"])] if "SEED" in os.environ else [0, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_broker_starts_on_every_state_and_keeps_its_promises(seed: int) -> None:
     """Wherever the crash is, no acknowledged record is lost, no deleted one returns, no offset has two contents."""
     result = search(seed, each=1 if "SEED" in os.environ else 16)

@@ -30,6 +30,7 @@ Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass runs them")
 
 
+@pytest.mark.seeds
 def test_nothing_that_is_erased_is_in_a_file() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):

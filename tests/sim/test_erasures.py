@@ -16,6 +16,7 @@ KINDS: Final = ("erasures",)
 pytestmark = pytest.mark.skipif("PYTHONASYNCIODEBUG" in os.environ, reason="the other pass runs them")
 
 
+@pytest.mark.seeds
 def test_erased_records_stay_away_and_others_stay() -> None:
     counts: Counter[str] = Counter()
     for seed in range(SEEDS):

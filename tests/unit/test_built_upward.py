@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from .statements import statements
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "admin",
@@ -121,18 +123,6 @@ def is_value(tree: ast.ClassDef) -> bool:
     )
 
 
-@functools.cache
-def sizes() -> dict[str, Size]:
-    """All classes that have behaviour, by `module.py:Class`."""
-    found = {}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = f"{path.relative_to(ROOT)}:{getattr(node, 'name', '')}"
-            if isinstance(node, ast.ClassDef) and not is_value(node):
-                found[name] = size_of(node)
-    return found
-
-
 class Form(NamedTuple):
     """A class as it is declared: the names of its bases and of its methods."""
 
@@ -141,19 +131,43 @@ class Form(NamedTuple):
     is_protocol: bool
 
 
-@functools.cache
-def forms() -> dict[str, dict[str, Form]]:
+def form_of(node: ast.ClassDef) -> Form:
+    named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    bases = tuple(ast.unparse(base).rpartition(".")[2] for base in named)
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return Form(bases, frozenset(methods), "Protocol" in bases)
+
+
+class Classes(NamedTuple):
+    """What the rules ask about the classes of the product. No tree is kept."""
+
+    sizes: dict[str, Size]
+    """All classes that have behaviour, by `module.py:Class`."""
+    forms: dict[str, dict[str, Form]]
     """All classes at the top of modules, by name and module: some names stand more than once."""
-    found: dict[str, dict[str, Form]] = {}
+
+
+@functools.cache
+def classes() -> Classes:
+    """Parses each module once."""
+    found = Classes({}, {})
     for path in SOURCES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        tree, module = ast.parse(path.read_text(encoding="utf-8")), str(path.relative_to(ROOT))
+        for node in statements(tree):
+            if isinstance(node, ast.ClassDef) and not is_value(node):
+                found.sizes[f"{module}:{node.name}"] = size_of(node)
+        for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-                bases = tuple(ast.unparse(base).rpartition(".")[2] for base in named)
-                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-                form = Form(bases, frozenset(methods), "Protocol" in bases)
-                found.setdefault(node.name, {})[str(path.relative_to(ROOT))] = form
+                found.forms.setdefault(node.name, {})[module] = form_of(node)
     return found
+
+
+def sizes() -> dict[str, Size]:
+    return classes().sizes
+
+
+def forms() -> dict[str, dict[str, Form]]:
+    return classes().forms
 
 
 def tower(name: str, module: str) -> tuple[int, set[str]]:

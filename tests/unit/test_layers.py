@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .statements import statements
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/lowtide"
 FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if path.is_symlink())
@@ -29,7 +31,7 @@ MODULES = {module_name(path): path for folder in FOLDERS for path in (ROOT / fol
 def imported(tree: ast.Module) -> set[str]:
     """Returns all our modules in import statements; `from package import module` names the module."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

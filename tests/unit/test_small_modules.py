@@ -8,7 +8,11 @@ from __future__ import annotations
 import ast
 import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+from .statements import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
@@ -60,50 +64,66 @@ SMALL: set[str] = {
 """Modules of fewer than `LINES_MAX` lines that one module imports."""
 
 
+class Module(NamedTuple):
+    """What the rules ask about a module. Its tree isn't kept."""
+
+    path: str
+    lines: int
+    classes: tuple[str, ...]
+    """Those at its top."""
+    imports: frozenset[str]
+    """The names of modules, and of what is imported from them."""
+
+
+def imports_of(tree: ast.Module) -> Iterator[str]:
+    for node in statements(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 @functools.cache
-def trees() -> dict[str, tuple[str, int, ast.Module]]:
-    """The path, the lines and the tree of each module, by its name."""
+def modules() -> dict[str, Module]:
+    """All modules, by name."""
     found = {}
     for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
         name, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
         if not path.name.endswith("_pb2.py"):
             module = ".".join(("lowtide", *name.with_suffix("").parts))
-            found[module] = (str(name), len(text.splitlines()), ast.parse(text))
+            tree = ast.parse(text)
+            classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+            found[module] = Module(str(name), len(text.splitlines()), classes, frozenset(imports_of(tree)))
     return found
 
 
 def repeated_names() -> dict[str, int]:
     counts: dict[str, int] = defaultdict(int)
-    for _, _, tree in trees().values():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                counts[node.name] += 1
+    for module in modules().values():
+        for name in module.classes:
+            counts[name] += 1
     return {name: count for name, count in sorted(counts.items()) if count > 1}
 
 
 def importers() -> dict[str, set[str]]:
     """The modules that import each module of ours."""
     found: dict[str, set[str]] = defaultdict(set)
-    for module, (_, _, tree) in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    found[name].add(module)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    found[alias.name].add(module)
+    for name, module in modules().items():
+        for imported in module.imports:
+            found[imported].add(name)
     return found
 
 
 def small_modules() -> set[str]:
     by = importers()
     return {
-        path
-        for module, (path, lines, _) in trees().items()
-        if lines < LINES_MAX
-        and len(by[module]) == 1
-        and not path.endswith("__init__.py")
-        and not path.startswith(FOUND_BY_NAME)
+        module.path
+        for name, module in modules().items()
+        if module.lines < LINES_MAX
+        and len(by[name]) == 1
+        and not module.path.endswith("__init__.py")
+        and not module.path.startswith(FOUND_BY_NAME)
     }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _RANGES = {"b": 7, "h": 15, "i": 31, "q": 63}
 _SIZES = (0, 1, 2, 7, 7, 20, 125, 126, 127, 128, 300)
 _LETTERS = "ab-_.é日\U0001f30a"
+_TEXT = "".join(random.Random(1).choices(_LETTERS, k=2 * max(_SIZES)))
 _COUNTS = (0, 1, 1, 2, 3)
 _ERROR_CODES = range(-1, 120)
 
@@ -88,7 +89,10 @@ class RandomMessages:
                 count = rng.choice(_COUNTS) if depth or rng.random() < 0.9 else 140
                 return [self._value(content.element, name, depth + 1) for _ in range(count)]
             size = rng.choice(_SIZES)
-            return "".join(rng.choices(_LETTERS, k=size)) if isinstance(content, Text) else rng.randbytes(size)
+            if isinstance(content, Text):
+                start = rng.randrange(max(_SIZES))
+                return _TEXT[start : start + size]
+            return rng.randbytes(size)
         return self._number(fixed_format(content), name)
 
     def _number(self, form: str | None, name: str) -> int | float | bool | bytes:

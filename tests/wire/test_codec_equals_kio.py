@@ -23,8 +23,11 @@ from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.constructs import CountedArray, Entity, NullableEntity
 from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
+from tests.examples import rounds
 
-ROUNDS = 8
+pytestmark = pytest.mark.seeds
+
+ROUNDS = rounds(8)
 UNKNOWN = {
     (ApiKey.API_VERSIONS, 5),
     (ApiKey.DELETE_GROUPS, 3),

@@ -17,10 +17,12 @@ from lowtide.protocol.errors import ProtocolError, TooManyRowsError
 from lowtide.protocol.messages.delete_records import DeleteRecordsRequest
 from lowtide.protocol.primitives import unsigned_varint
 from lowtide.protocol.schema import wire_form
-from tests.examples import examples
+from tests.examples import examples, rounds
 from tests.reference_codec import reference_codec
 
-ROUNDS = 12
+pytestmark = pytest.mark.seeds
+
+ROUNDS = rounds(12)
 MUTATIONS = examples(60)
 
 
@@ -56,6 +58,7 @@ def test_same_bytes_and_same_values(case, random_messages) -> None:
             assert codec.encode(got) == frame
 
 
+@pytest.mark.newest
 def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
     """The codec reads from `start` to `end` of bytes, a bytearray or a memoryview, whole or in part."""
     message = random_messages.message(case)
@@ -91,6 +94,7 @@ def is_taken(codec: Codec[Any], frame: bytes, rows_max: int) -> bool:
     return True
 
 
+@pytest.mark.newest
 @pytest.mark.skipif(native.compiled is None, reason="there is no compiled module")
 def test_the_compiled_form_takes_what_is_sound(case, random_messages) -> None:
     """Generated Python is needed for faults only: every sound message is decoded and encoded by the compiled module."""
@@ -185,7 +189,6 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.newest
-@pytest.mark.seeds
 def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
     """For any input, all codecs read the same message, or all raise ProtocolError."""
     rng = random.Random(request.node.name)

@@ -108,7 +108,7 @@ def as_json(value: Any) -> Any:
     """Returns a message in the form of `value` in the files."""
     if isinstance(value, msgspec.Struct):
         return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [as_json(element) for element in value]
     return bytes(value).hex() if isinstance(value, bytes | memoryview) else value
 

@@ -82,6 +82,23 @@ def test_another_topic_of_the_name_is_left_alone():
     simulated(test)
 
 
+def test_a_refusal_by_policy_says_where_to_look():
+    """The answer has no text, so the user would not learn of a hold."""
+
+    async def test(cluster: ScriptedCluster) -> None:
+        cluster.add_topic("t", 1)
+        refused = DeleteRecordsPartitionResult(
+            partition_index=0, low_watermark=-1, error_code=ErrorCode.POLICY_VIOLATION
+        )
+        rows = [DeleteRecordsTopicResult(name="t", partitions=[refused])]
+        cluster.scripts[1, ApiKey.DELETE_RECORDS] = lambda *_: DeleteRecordsResponse(topics=rows)
+        async with cluster.client() as admin:
+            error = failure((await admin.delete_records({P0: 5}))[P0])
+        assert error.reason == "POLICY_VIOLATION: the topic may be held; `lowtide topics explain t` shows it"
+
+    simulated(test)
+
+
 @pytest.mark.parametrize("target", [50, -1])
 def test_a_topic_re_created_between_two_attempts_is_left_alone(target: int):
     """The first attempt was lost; meanwhile the topic was deleted and re-created."""

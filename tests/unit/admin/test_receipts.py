@@ -159,6 +159,15 @@ def test_a_replica_without_a_record_in_the_ledger_is_named():
     assert (partition.not_confirmed, partition.replicas_known) == ([2, 3], True)
 
 
+def test_a_replay_is_told_from_a_search():
+    """It looked only for named records, so it proves nothing about others of the key."""
+    link = ChainLink(number=1, previous=NO_DIGEST, issued_at=rfc3339(TIME_MS), key_id="0" * 64)
+    found = partitions_of([named(is_replay=True), clean(1)], ERASURE.bytes)
+    made = make_receipt(link, "cluster", str(ERASURE), found, {PLACE: (1,)}, [])
+    assert made.partitions[0].searches[0].is_replay
+    assert "flights-0: a replay erased what an export names; nothing else was searched for then." in made.not_covered
+
+
 def test_the_commit_replaces_the_record_before_it():
     found = partitions_of([named(committed_ms=-1, erasures_end=-1), named()], ERASURE.bytes)
     assert [each.committed_ms for each in found[PLACE].named.values()] == [TIME_MS + 1]

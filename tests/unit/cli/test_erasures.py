@@ -267,6 +267,16 @@ class TestDisks:
         ]
         assert self.verify(capsys, receipt, "--log-dirs", path)["verified"], "nobody knows without the key"
 
+    def test_a_replay_has_searched_for_no_key(self, tmp_path: Path, key: Path, capsys):
+        """It ended at 990, but what lies below was not searched: only named records were looked for."""
+        path, exported = disk(tmp_path, "one"), tmp_path / "replayed.jsonl"
+        rows = dict(map(encode_entry, [named(searched_to=990, commitment=COMMITMENT, is_replay=True), clean(1)]))
+        exported.write_bytes(b"".join(export_lines(Ledger("cluster", rows))))
+        (path / "flights-0" / f"{100:020d}.log").write_bytes(segment(person=115))
+        receipt = issue(capsys, key, exported, tmp_path / "replayed.json")
+        found = self.verify(capsys, receipt, "--log-dirs", path, "--key", PERSON.decode(), code=1)
+        assert [(each["kind"], each["offset"]) for each in found["findings"]] == [("key_came_back", 115)]
+
     def test_another_key_than_the_erased_one_is_refused(self, tmp_path, receipt, capsys):
         words = ("--log-dirs", disk(tmp_path, "one"), "--key", "somebody")
         text = run(capsys, "verify", receipt, "--public-key", tmp_path / "key.pub", *words, code=2)

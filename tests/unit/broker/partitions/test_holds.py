@@ -44,7 +44,8 @@ async def erase_by_offset(world: Leading) -> tuple[int, str | None]:
 async def erase_the_beginning(world: Leading) -> tuple[int, str | None]:
     topics = [EraseRecordsTopic(name="t", partitions=[EraseRecordsPartition(partition_index=0, offset=0)])]
     answer = await world.client.request(EraseRecordsRequest(topics=topics, timeout_ms=1_000), 1)
-    return answer.topics[0].partitions[0].error_code, None
+    row = answer.topics[0].partitions[0]
+    return row.error_code, row.error_message
 
 
 async def delete_the_topic(world: Leading) -> tuple[int, str | None]:
