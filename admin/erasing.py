@@ -156,7 +156,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
         reason = f"nothing is erased: {next(iter(unable.values()))}"
         return {partition: unsupported(partition, reason) for partition in partitions}
     used_id = _random_id(call) if erasure_id is None else erasure_id
-    hidden = _commitment(nonce, query)
+    hidden = b"" if dry_run else _commitment(nonce, query)
     ends_ms = None if standing is None else await begin_standing(call, used_id, query.keys, hidden, standing)
     erasing = None if dry_run else ErasingTerms(hidden, force=force, stands=standing is not None)
     search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erasing=erasing)
