@@ -105,10 +105,10 @@ def batch(count: int, size: int, now_ms: int) -> bytes:
     return build_batch([(now_ms, None, os.urandom(size), ()) for _ in range(count)])
 
 
-def produce_frame(topic: str, partition: int, records: bytes, *, acks: int = -1) -> bytes:
+def produce_frame(topic: str, partition: int, records: bytes, *, acks: int = -1, version: int | None = None) -> bytes:
     """Returns a Produce request of one batch."""
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=records)])
-    return request_frame(ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[data]))
+    return request_frame(ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[data]), version)
 
 
 def produce_error_position(topic: str) -> int:
