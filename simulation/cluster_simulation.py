@@ -49,6 +49,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.keyed_load import cleaner_settings, forgotten_configs, main_load
 from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
+from lowtide.simulation.standing_work import STANDING_SETTINGS, StandingWork
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
 from lowtide.simulation.upkeep_work import UpkeepWork
 
@@ -137,6 +138,10 @@ class ClusterSimulation(ClusterWorld):
             [load for load in self.loads if load.topic == TOPIC] if ERASURES in self.kinds else [],
             Random(seed + 8),
         )
+        stands = kinds == (ERASURES,) and not self.compacts and seed % 4 == 0
+        self.standing = StandingWork(
+            self, [load for load in self.loads if load.topic == TOPIC and stands], self.forgetting, Random(seed + 10)
+        )
         self.on_death = both(self.erasing.on_death, self.forgetting.on_death)
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
@@ -172,6 +177,8 @@ class ClusterSimulation(ClusterWorld):
             settings |= CONSUMED_SETTINGS
         if "transactions" in self.kinds or "compaction" in self.kinds:
             settings |= TRANSACTION_SETTINGS | {"transaction.state.log.replication.factor": factor}
+        if self.kinds == (ERASURES,):
+            settings |= STANDING_SETTINGS
         if self.compacts:
             settings |= cleaner_settings(self._cleaners)
         if "authorization" in self.kinds:
@@ -199,6 +206,7 @@ class ClusterSimulation(ClusterWorld):
             *self.authorization.actors(),
             *self.erasing.actors(),
             *self.forgetting.actors(),
+            *self.standing.actors(),
         ):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
@@ -232,6 +240,7 @@ class ClusterSimulation(ClusterWorld):
         await self.upkeep.check_end()
         await self.erasing.check_end()
         await self.forgetting.check_end()
+        await self.standing.check_end()
 
     async def begin(self) -> None:
         """Starts all brokers, and creates the topic."""

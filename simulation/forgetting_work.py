@@ -306,6 +306,11 @@ class ForgettingWork:
                 CLEAN_WITHIN_S,
             )
 
+    def is_clean(self, load: PartitionLoad, texts: frozenset[bytes]) -> bool:
+        """Returns whether no file of any replica of a partition has one of the records."""
+        logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
+        return self._are_clean(load, logs, texts)
+
     def _are_clean(self, load: PartitionLoad, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
         return not any(self._left_in(load, machine, log, texts) for machine, log in logs)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from lowtide.broker.ledger import standing_erasures
 from lowtide.broker.ledger.kept_searches import KeptSearches
 from lowtide.broker.partitions import compacted_erasures, replica_searches
 from lowtide.broker.partitions.log_searches import LogSearches
@@ -129,6 +130,22 @@ def a_replica_that_is_out_of_sync_serves_readers(patch: Patch) -> None:
     patch.setattr(Partition, "may_serve_as_follower", serves)
 
 
+def a_new_leader_takes_its_log_for_searched(patch: Patch) -> None:
+    begun = standing_erasures._begun
+    patch.setattr(
+        standing_erasures, "_begun", lambda partition, _searched_to: begun(partition, partition.log.log_end_offset)
+    )
+
+
+def a_standing_search_ends_at_the_high_watermark_and_counts_to_the_end(patch: Patch) -> None:
+    search = LogSearches.search
+
+    async def searched(self: LogSearches, partition: Partition, selector: Any, _end: Offset, **options: Any) -> Any:
+        return await search(self, partition, selector, max(partition.log.high_watermark, 0), **options)
+
+    patch.setattr(LogSearches, "search", searched)
+
+
 def a_follower_is_not_searched(patch: Patch) -> None:
     """It says that it was."""
 
@@ -180,6 +197,8 @@ PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, i
     (a_segments_last_batch_vanishes, "S1:", ANY, 0),
     (an_erasure_takes_the_next_record_too, "R3:", ANY, 0),
     (a_replica_that_is_out_of_sync_serves_readers, "E1:", BEHIND, 40),
+    (a_new_leader_takes_its_log_for_searched, "E9:", ANY, 0),
+    (a_standing_search_ends_at_the_high_watermark_and_counts_to_the_end, "E9:", ANY, 80),
 ]
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
 
