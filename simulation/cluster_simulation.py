@@ -49,7 +49,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.keyed_load import cleaner_settings, forgotten_configs, main_load
 from lowtide.simulation.machines import State
 from lowtide.simulation.shared_machines import share_machines
-from lowtide.simulation.standing_work import STANDING_SETTINGS, StandingWork
+from lowtide.simulation.standing_work import STANDING_SETTINGS
 from lowtide.simulation.transaction_load import TRANSACTION_SETTINGS
 from lowtide.simulation.upkeep_work import UpkeepWork
 
@@ -133,15 +133,9 @@ class ClusterSimulation(ClusterWorld):
             self.loads.append(load)
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
         self.erasing = ErasingWork(self, Random(seed + 7), self.kinds)
-        self.forgetting = ForgettingWork(
-            self,
-            [load for load in self.loads if load.topic == TOPIC] if ERASURES in self.kinds else [],
-            Random(seed + 8),
-        )
-        stands = kinds == (ERASURES,) and not self.compacts and seed % 4 == 0
-        self.standing = StandingWork(
-            self, [load for load in self.loads if load.topic == TOPIC and stands], self.forgetting, Random(seed + 10)
-        )
+        forgotten = [load for load in self.loads if load.topic == TOPIC and ERASURES in self.kinds]
+        standing = Random(seed + 10) if kinds == (ERASURES,) and not self.compacts and seed % 4 == 0 else None
+        self.forgetting = ForgettingWork(self, forgotten, Random(seed + 8), standing)
         self.on_death = both(self.erasing.on_death, self.forgetting.on_death)
         if faults is not None and "leaders are given" in faults:
             share_machines(self)
@@ -206,7 +200,6 @@ class ClusterSimulation(ClusterWorld):
             *self.authorization.actors(),
             *self.erasing.actors(),
             *self.forgetting.actors(),
-            *self.standing.actors(),
         ):
             self._spawn(client.run(until=stop, pause_s=pause_s), client.key)
         actors = len(self._tasks)
@@ -240,7 +233,6 @@ class ClusterSimulation(ClusterWorld):
         await self.upkeep.check_end()
         await self.erasing.check_end()
         await self.forgetting.check_end()
-        await self.standing.check_end()
 
     async def begin(self) -> None:
         """Starts all brokers, and creates the topic."""

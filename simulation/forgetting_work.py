@@ -36,6 +36,7 @@ from lowtide.simulation.history import HistoryError
 from lowtide.simulation.keyed_load import KeyedAuditor, KeyedLoad
 from lowtide.simulation.machines import Machine, log_manager_of
 from lowtide.simulation.replica_watch import content_of
+from lowtide.simulation.standing_work import NEVER, StandingWork
 from lowtide.storage.log.log import Log
 
 WITHIN_S: Final = 8.0
@@ -55,8 +56,6 @@ FORGETTING_ACTORS: Final = ("producer", "idempotent producer", "reader", "reader
 
 OFFSETS_SHARE: Final = 0.4
 """The share of erasures that name an offset, in compacted logs."""
-
-NEVER: Final = Offset(1 << 62)
 
 _TIMEOUT_MS: Final = 1000
 _RETRY_S: Final = 0.1
@@ -95,7 +94,10 @@ class ForgettingWork:
 
     key = "forgetter"
 
-    def __init__(self, cluster: ClusterWorld, loads: list[PartitionLoad], random: Random) -> None:
+    def __init__(
+        self, cluster: ClusterWorld, loads: list[PartitionLoad], random: Random, standing: Random | None
+    ) -> None:
+        """With `standing` one erasure stands."""
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._loads = loads
@@ -108,9 +110,12 @@ class ForgettingWork:
         self._auditors = [KeyedAuditor(cluster, [load], Random(random.getrandbits(64))) for load in keyed]
         for load in loads:
             load.history.erasures = ErasedHistory(load.history.name, load.key_of)
+        self._standing = StandingWork(
+            cluster, loads if standing else [], self.counts, self._is_clean_everywhere, standing or random
+        )
 
-    def actors(self) -> list[ForgettingWork | KeyedAuditor]:
-        return [*[self] * len(self._clients), *self._auditors]
+    def actors(self) -> list[ForgettingWork | KeyedAuditor | StandingWork]:
+        return [*[self] * len(self._clients), *self._auditors, *self._standing.actors()]
 
     def begin(self) -> None:
         """Connects. Nothing is erased while brokers are too old."""
@@ -305,8 +310,9 @@ class ForgettingWork:
                 f"E3: no file of {load.history.name} has an erased record",
                 CLEAN_WITHIN_S,
             )
+        await self._standing.check_end()
 
-    def is_clean(self, load: PartitionLoad, texts: frozenset[bytes]) -> bool:
+    def _is_clean_everywhere(self, load: PartitionLoad, texts: frozenset[bytes]) -> bool:
         """Returns whether no file of any replica of a partition has one of the records."""
         logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
         return self._are_clean(load, logs, texts)

@@ -6,6 +6,8 @@ E9: each committed record with the key is erased, whoever leads. The key is one 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,6 +15,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.key_digest import SECRET_BYTES, key_digest
 from lowtide.protocol.messages.alter_standing_erasures import AlterStandingErasuresRequest
 from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest, FindRecordsTopic
+from lowtide.protocol.types import Offset
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
@@ -20,7 +23,9 @@ from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.erased_history import PERSONS
-from lowtide.simulation.forgetting_work import NEVER, ForgettingWork
+
+NEVER: Final = Offset(1 << 62)
+"""Above all offsets."""
 
 STANDING_SETTINGS: Final = {"lowtide.erasure.standing.interval.ms": "1000"}
 
@@ -47,12 +52,19 @@ class StandingWork:
     key = "standing"
 
     def __init__(
-        self, cluster: ClusterWorld, loads: list[PartitionLoad], forgetting: ForgettingWork, random: Random
+        self,
+        cluster: ClusterWorld,
+        loads: list[PartitionLoad],
+        counts: Counter[str],
+        is_clean: Callable[[PartitionLoad, frozenset[bytes]], bool],
+        random: Random,
     ) -> None:
+        """`is_clean` tells whether no file of any replica has one of some records."""
         self.standing: Standing | None = None
         self._cluster = cluster
         self._loads = loads
-        self._forgetting = forgetting
+        self._counts = counts
+        self._is_clean = is_clean
         self._random = random
 
     def actors(self) -> list[StandingWork]:
@@ -104,7 +116,7 @@ class StandingWork:
                 code = answer.error_code or (
                     answer.topics[0].partitions[0].error_code if isinstance(request, FindRecordsRequest) else 0
                 )
-                self._forgetting.counts[f"standing: {ErrorCode(code).name}"] += 1
+                self._counts[f"standing: {ErrorCode(code).name}"] += 1
                 if code == ErrorCode.NONE:
                     return True
             except OSError:
@@ -122,10 +134,10 @@ class StandingWork:
         if load.history.voids != voids or not all(cluster_end.can_be_led(self._cluster, *place) for place in places):
             return
         texts = frozenset(text for text in load.history.places if load.key_of(text) == person)
-        self._forgetting.counts["records of standing erasures"] += len(texts)
+        self._counts["records of standing erasures"] += len(texts)
         await cluster_end.until(
             self._cluster,
-            partial(self._forgetting.is_clean, load, texts),
+            partial(self._is_clean, load, texts),
             f"E9: no file of {load.history.name} has a record of {person!r}",
             CLEAN_WITHIN_S,
         )

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from functools import cache
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
-from lowtide.protocol.erasure_record import EraseGoal, ErasureRecord
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.offset_ranges import OffsetRange
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.filesystem.memory import SimulatedCrashError
@@ -25,7 +23,6 @@ from lowtide.storage.directory.log_settings import ErasingListener
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_holes import LogHoles
 from lowtide.storage.log.log_values import AppendedBatch, LogConfig
-from lowtide.storage.log.markers import make_erasure
 from lowtide.storage.log.segments.segment_files import load_timestamps
 from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
@@ -385,38 +382,6 @@ def test_producers_go_on_where_they_were() -> None:
         assert (again.duplicate, again.last_offset) == (True, 99)
         produce(log, 1, producer_id=7, producer_epoch=0)
         check(world, log, 98, 105)
-
-
-def test_the_last_five_batches_of_a_producer_are_known_without_their_records() -> None:
-    """Protects against a retry that a new leader, which knows the producer from its log only, would refuse."""
-    world = World()
-    log = filled(world, 8, producer_id=7, producer_epoch=0)
-    log.roll(1)
-    produce(log, 2)
-    named = ErasureRecord(UUID(int=1), (OffsetRange(0, 39),))
-    appended = log.append_as_leader(make_erasure(named, 1), leader_epoch=3, now_ms=1)
-    assert isinstance(appended, AppendedBatch)
-    log.advance_high_watermark(log.log_end_offset)
-    world.manager.flush(log)
-    world.run()
-    answers: list[EraseFailedError | None] = []
-    world.manager.erase(log, EraseGoal(0, log.log_end_offset), answers.append)
-    for _ in range(5):
-        world.tick(1000)
-    assert answers == [None]
-    for name in world.filesystem.listdir(FOLDER):
-        if name.endswith(".snapshot"):
-            world.filesystem.unlink(f"{FOLDER}/{name}")
-    world.restart(power=True)
-    log = loaded(world)
-    frames = [header.base_offset for _, header in iterate_batches(world.filesystem.read_bytes(log.segments[0].path))]
-    assert frames == [15, 20, 25, 30, 35]
-    for offset in frames:
-        again = log.append_as_leader(
-            batch_at(offset, producer_id=7, producer_epoch=0, base_sequence=offset), leader_epoch=3, now_ms=1
-        )
-        assert isinstance(again, AppendedBatch)
-        assert (again.duplicate, again.last_offset) == (True, offset + 4)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
-from lowtide.protocol.erasure_record import EraseGoal
+from lowtide.protocol.erasure_record import EraseGoal, ErasureRecord
+from lowtide.protocol.offset_ranges import OffsetRange
+from lowtide.protocol.records import iterate_batches
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory.directory_erasures import EraseFailedError
+from lowtide.storage.log.log_values import AppendedBatch
+from lowtide.storage.log.markers import make_erasure
 from lowtide.storage.log.segments.segment_names import offset_name
 from tests.unit.storage.directory.managed_logs import A0, ONE
 from tests.unit.storage.directory.test_erasures import (
     FOLDER,
     LARGE,
     ask_to_erase,
+    batch_at,
     check,
     erase,
     expected,
@@ -200,3 +207,35 @@ def test_rewriting_waits_for_its_allowance() -> None:
     assert erase(world, log, 52) == [None]
     assert found(world, 52) == set()
     check(world, log, 52, 100)
+
+
+def test_the_last_five_batches_of_a_producer_are_known_without_their_records() -> None:
+    """Protects against a retry that a new leader, which knows the producer from its log only, would refuse."""
+    world = World()
+    log = filled(world, 8, producer_id=7, producer_epoch=0)
+    log.roll(1)
+    produce(log, 2)
+    named = ErasureRecord(UUID(int=1), (OffsetRange(0, 39),))
+    appended = log.append_as_leader(make_erasure(named, 1), leader_epoch=3, now_ms=1)
+    assert isinstance(appended, AppendedBatch)
+    log.advance_high_watermark(log.log_end_offset)
+    world.manager.flush(log)
+    world.run()
+    answers: list[EraseFailedError | None] = []
+    world.manager.erase(log, EraseGoal(0, log.log_end_offset), answers.append)
+    for _ in range(5):
+        world.tick(1000)
+    assert answers == [None]
+    for name in world.filesystem.listdir(FOLDER):
+        if name.endswith(".snapshot"):
+            world.filesystem.unlink(f"{FOLDER}/{name}")
+    world.restart(power=True)
+    log = loaded(world)
+    frames = [header.base_offset for _, header in iterate_batches(world.filesystem.read_bytes(log.segments[0].path))]
+    assert frames == [15, 20, 25, 30, 35]
+    for offset in frames:
+        again = log.append_as_leader(
+            batch_at(offset, producer_id=7, producer_epoch=0, base_sequence=offset), leader_epoch=3, now_ms=1
+        )
+        assert isinstance(again, AppendedBatch)
+        assert (again.duplicate, again.last_offset) == (True, offset + 4)
