@@ -27,7 +27,9 @@ from lowtide.admin.erasing import PartitionErasure
 from lowtide.admin.finding import SearchedPartition
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.erasure_ledger_records import NamedRecords, decode_entry
 from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.random import Random
 from lowtide.storage.compaction.cleaning import SegmentPlace, split_batches
@@ -54,6 +56,7 @@ DIFFERENT_BATCHES: Final = 200
 MANY_RECORDS: Final = 100_000
 LIMIT_S = 600.0
 GIB: Final = 1 << 30
+FILTER: Final = "lowtide.erasure.key.filter"
 ZSTD_SINCE: Final = 7
 """The lowest version of Produce with zstd."""
 
@@ -77,19 +80,19 @@ def fill(topic: Topic, leader_bytes: float) -> tuple[int, int]:
     size = sum(map(len, batches)) / len(batches)
     partitions = len(topic.leaders)
     each = max(int(leader_bytes / size / partitions), 1)
-    every = ONE_IN // PER_BATCH // partitions * partitions
+    every = ONE_IN // PER_BATCH + 7  # It shares no divisor with the number of partitions.
 
     def frames(partition: int) -> Iterator[bytes]:
         plain = [produce_frame(topic.name, partition, batch, version=ZSTD_SINCE) for batch in batches]
         for number in range(each):
-            if (number * partitions + partition) % every == partition:
+            if (number * partitions + partition) % every == 0:
                 yield produce_frame(topic.name, partition, letters(rng, PERSON), version=ZSTD_SINCE)
             else:
                 yield plain[number % len(plain)]
 
     lanes = [Lane(address, frames(partition)) for partition, address in enumerate(topic.leaders)]
     pump(lanes, count=each * partitions, depth=4, error_position=produce_error_position(topic.name))
-    persons = sum((number * partitions + p) % every == p for p in range(partitions) for number in range(each))
+    persons = -(-each * partitions // every)
     return each * partitions * PER_BATCH, persons
 
 
@@ -184,7 +187,7 @@ def measure(target: ClusterTarget, arguments: argparse.Namespace, figures: Figur
     """Measures searches, the erasure of the person, and that of many records."""
     target.start()
     topic = create_topic(
-        target, "letters", arguments.partitions, {"segment.bytes": str(256 << 20), "lowtide.erasure.key.filter": "none"}
+        target, "letters", arguments.partitions, {"segment.bytes": str(arguments.segment_mib << 20), FILTER: "none"}
     )
     places = [TopicPartition(topic.name, number) for number in range(arguments.partitions)]
     began = time.perf_counter()
@@ -202,7 +205,7 @@ def measure(target: ClusterTarget, arguments: argparse.Namespace, figures: Figur
             ("with filters", [PERSON], "search"),
             ("of 1,000 keys without filters", [PERSON, *(b"nobody-%d" % number for number in range(999))], "none"),
         ):
-            admin.alter_configs({resource: [ConfigChange("lowtide.erasure.key.filter", filters)]})
+            admin.alter_configs({resource: [ConfigChange(FILTER, filters)]})
             time.sleep(1)
             began = time.perf_counter()
             with cost_of(target) as cost:
@@ -211,7 +214,7 @@ def measure(target: ClusterTarget, arguments: argparse.Namespace, figures: Figur
                 raise BenchError(f"{count} records were found instead of {persons}")
             figures[f"search {title}, CPU s a GiB"] = cost.cpu_s / (size / GIB)
             figures[f"search {title}, s"] = time.perf_counter() - began
-        admin.alter_configs({resource: [ConfigChange("lowtide.erasure.key.filter", "search")]})
+        admin.alter_configs({resource: [ConfigChange(FILTER, "search")]})
         measure_erasure(target, admin, places, figures)
         measure_many(target, admin, figures)
 
@@ -246,12 +249,26 @@ def measure_erasure(
     reader.join()
     figures["search before the erasure, s"] = searched_s
     figures["erasure until nobody reads it, s"] = max(gone.values(), default=began) - began
+    figures["from the end of a search to the commit, s (most)"] = committed_after_s(admin)
     figures["erasure until all brokers have clean files, s"] = clean_s
     figures["erasure, CPU s of all brokers"] = cost.cpu_s
     found = files_with(target, PERSON)
     if found:
         raise BenchError(f"files with the person: {found[:5]}")
     figures["files with the person"] = 0
+
+
+def committed_after_s(admin: BlockingAdminClient) -> float:
+    """Returns the longest time from the end of a search, when the ledger gets its result, to the commit."""
+    content = bytes(admin.fetch_records(TopicPartition(LEDGER_TOPIC, 0), 0).records)
+    waits = [0]
+    for at, header in iterate_batches(content):
+        batch = content[at : at + header.size_bytes]
+        for record in iterate_records(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES) if has_records(header) else ():
+            entry = decode_entry(record.key, record.value)
+            if entry is not None and isinstance(entry.value, NamedRecords) and entry.value.committed_ms >= 0:
+                waits.append(entry.value.committed_ms - entry.value.named_ms)
+    return max(waits) / 1000
 
 
 def measure_many(target: ClusterTarget, admin: BlockingAdminClient, figures: Figures) -> None:
@@ -287,6 +304,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.erasures", description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="of the leaders' files")
     parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--segment-mib", type=int, default=256, help="of the topic")
     parser.add_argument("--directory", help="where the brokers keep their data; default: the system's")
     arguments = parser.parse_args()
     figures: Figures = {}
