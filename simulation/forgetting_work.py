@@ -42,8 +42,8 @@ from lowtide.storage.log.log import Log
 WITHIN_S: Final = 8.0
 """The time that an erasure may take; then it isn't acknowledged."""
 
-CLEAN_WITHIN_S: Final = 20.0
-"""The time in which files are clean in the end."""
+CLEAN_WITHIN_S: Final = 40.0
+"""The time in which files are clean in the end: two passes of rewriting, and the longest rest between them."""
 
 CLIENTS: Final = 3
 """Others ask while one waits for a replica that is away."""

@@ -29,7 +29,7 @@ NEVER: Final = Offset(1 << 62)
 
 STANDING_SETTINGS: Final = {"lowtide.erasure.standing.interval.ms": "1000"}
 
-CLEAN_WITHIN_S: Final = 30.0
+CLEAN_WITHIN_S: Final = 60.0
 """The time in which the last records are found, erased and rewritten: the leader may first wait for the ledger."""
 
 _LASTS_MS: Final = 3_600_000
