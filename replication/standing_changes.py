@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 STANDING_MAX: Final = 2_000
 STANDING_KEYS_MAX: Final = 10_000
-"""The most standing erasures, and the keys of all together. Every broker keeps them in memory."""
+STANDING_NAMES_MAX: Final = 10_000
+"""The most standing erasures, and the keys, and names and patterns, of all together. Every broker keeps them in
+memory."""
 
 STANDING_SHARE: Final = 1_000
 """The most standing erasures of one principal."""
@@ -36,6 +38,12 @@ def plan_standing(image: MetadataImage, erasure_id: bytes, record: StandingRecor
         return Refusal(ErrorCode.POLICY_VIOLATION, f"There are {len(others)} other standing erasures; {limit}.")
     if key_count > STANDING_KEYS_MAX:
         message = f"Standing erasures would have {key_count} keys together; at most {STANDING_KEYS_MAX} are allowed."
+        return Refusal(ErrorCode.POLICY_VIOLATION, message)
+    name_count = sum(len(each.topics) + len(each.patterns) for each in (*others, record))
+    if name_count > STANDING_NAMES_MAX:
+        message = (
+            f"Standing erasures would name {name_count} topics and patterns together; {STANDING_NAMES_MAX} are allowed."
+        )
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
     key, known = keys.standing(erasure_id), image.standing.get(erasure_id)
     compare = Compare(key, "modify", "==", ABSENT if known is None else known.revision)
