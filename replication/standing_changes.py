@@ -41,9 +41,7 @@ def plan_standing(image: MetadataImage, erasure_id: bytes, record: StandingRecor
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
     name_count = sum(len(each.topics) + len(each.patterns) for each in (*others, record))
     if name_count > STANDING_NAMES_MAX:
-        message = (
-            f"Standing erasures would name {name_count} topics and patterns together; {STANDING_NAMES_MAX} are allowed."
-        )
+        message = f"Standing erasures would have {name_count} topics and patterns; {STANDING_NAMES_MAX} are allowed."
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
     key, known = keys.standing(erasure_id), image.standing.get(erasure_id)
     compare = Compare(key, "modify", "==", ABSENT if known is None else known.revision)
