@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from lowtide.protocol.erasure_ledger_records import (
@@ -15,11 +15,14 @@ from lowtide.protocol.erasure_ledger_records import (
     LedgerEntry,
     NamedRecords,
     NamedRun,
+    RecordName,
     SelectorKind,
     StandingKey,
+    names_of,
+    runs_of,
 )
 from lowtide.protocol.messages.find_records import NAMED_MAX
-from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
+from lowtide.protocol.types import Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.cluster_view import ClusterView
@@ -38,10 +41,6 @@ class _Selector(NamedTuple):
     erasure_id: UUID
     kind: SelectorKind
     commitment: bytes
-
-
-_Names: TypeAlias = set[tuple[Offset, LeaderEpoch, int]]
-"""Offset, leader epoch and timestamp of records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,8 @@ class ReplayPlan:
 
 def replay_plan(entries: Iterable[LedgerEntry]) -> ReplayPlan:
     """Makes the plan from the records of a ledger. Errors: ValueError for invalid values."""
-    named: dict[_Selector, dict[LedgerPlace, _Names]] = {}
-    names: dict[tuple[UUID, LedgerPlace], _Names] = {}
+    named: dict[_Selector, dict[LedgerPlace, set[RecordName]]] = {}
+    names: dict[tuple[UUID, LedgerPlace], set[RecordName]] = {}
     beginnings: dict[tuple[UUID, LedgerPlace], Offset] = {}
     topics: dict[TopicId, str] = {}
     uncommitted = 0
@@ -93,7 +92,7 @@ def replay_plan(entries: Iterable[LedgerEntry]) -> ReplayPlan:
             if value.committed_ms < 0:
                 uncommitted += 1
                 continue
-            found = set(_names(value))
+            found = _names(value)
             if found:
                 selector = _Selector(erasure_id, SelectorKind(value.kind), bytes(value.commitment))
                 named.setdefault(selector, {}).setdefault(place, set()).update(found)
@@ -108,28 +107,22 @@ def replay_plan(entries: Iterable[LedgerEntry]) -> ReplayPlan:
     )
 
 
-def _names(value: NamedRecords) -> Iterator[tuple[Offset, LeaderEpoch, int]]:
-    """Yields the names of records. Errors: ValueError."""
-    for run in value.records:
-        if run.first_offset < 0:
-            raise ValueError(f"a record of {value.topic} has the negative offset {run.first_offset}")
-        for offset, timestamp in enumerate(run.timestamps, run.first_offset):
-            yield offset, run.leader_epoch, timestamp
+def _names(value: NamedRecords) -> set[RecordName]:
+    """Returns the names of records. Errors: ValueError."""
+    negative = next((run.first_offset for run in value.records if run.first_offset < 0), None)
+    if negative is not None:
+        raise ValueError(f"a record of {value.topic} has the negative offset {negative}")
+    return names_of(value.records)
 
 
-def _steps(selector: _Selector, places: Mapping[LedgerPlace, _Names]) -> Iterator[ReplayStep]:
+def _steps(selector: _Selector, places: Mapping[LedgerPlace, set[RecordName]]) -> Iterator[ReplayStep]:
     """Splits the records of an erasure into requests."""
-    rows = [(place, *name) for place, found in places.items() for name in sorted(found)]
+    rows = [(place, name) for place, found in places.items() for name in sorted(found)]
     for start in range(0, len(rows), NAMED_MAX):
-        runs: dict[LedgerPlace, list[NamedRun]] = {}
-        for place, offset, epoch, timestamp in rows[start : start + NAMED_MAX]:
-            found = runs.setdefault(place, [])
-            if not found or (offset, epoch) != (
-                found[-1].first_offset + len(found[-1].timestamps),
-                found[-1].leader_epoch,
-            ):
-                found.append(NamedRun(first_offset=offset, leader_epoch=epoch, timestamps=[]))
-            found[-1].timestamps.append(timestamp)
+        names: dict[LedgerPlace, list[RecordName]] = {}
+        for place, name in rows[start : start + NAMED_MAX]:
+            names.setdefault(place, []).append(name)
+        runs = {place: runs_of(found) for place, found in names.items()}
         yield ReplayStep(erasure_id=selector.erasure_id, kind=selector.kind, commitment=selector.commitment, runs=runs)
 
 

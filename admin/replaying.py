@@ -21,7 +21,7 @@ from lowtide.admin.errors import AdminError
 from lowtide.admin.finding import ErasingTerms, FindCall, RecordQuery, SearchedPartition
 from lowtide.admin.offsets import OffsetSpec, list_offsets
 from lowtide.admin.replay_plan import LedgerPlace, ReplayPlan, ReplayStep, located
-from lowtide.admin.replica_erasing import clean_replicas, unable_brokers
+from lowtide.admin.replica_erasing import clean_replicas, replicas_of, unable_brokers
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
 
@@ -158,12 +158,8 @@ class _Replaying:
         call = self._client.call(self._timeout)
         unable = await unable_brokers(call, partitions, self._view, [FIND_PROBE, ERASE_PROBE])
         for broker_id, reason in unable.items():
-            concerned = [key for key in sorted(partitions) if broker_id in self._view_replicas(key)]
+            concerned = [key for key in sorted(partitions) if broker_id in replicas_of(self._view, key)]
             raise unsupported(concerned[0], f"nothing is erased: {reason}")
-
-    def _view_replicas(self, key: TopicPartition) -> tuple[BrokerId, ...]:
-        found = self._view.partition(key)
-        return () if isinstance(found, int) else found.replicas
 
     async def run(self, step: ReplayStep, *, dry_run: bool) -> None:
         """Erases the records of a step, or only looks for them."""

@@ -11,14 +11,17 @@ Source: docs/adr/0025-ledger-of-erasures.md.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.coordinator_records import INT16, CoordinatorRecord, decode_value, encode_value, record_type
 from lowtide.protocol.schema import ApiMessage, Bool, Bytes, Int8, Int16, Int32, Int64, Message, String, Uuid, versions
-from lowtide.protocol.types import UNKNOWN_OFFSET
+from lowtide.protocol.types import UNKNOWN_OFFSET, LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NAMED_TYPE: Final = 0
 CLEAN_TYPE: Final = 1
@@ -63,6 +66,35 @@ class NamedRun(Message, kw_only=True):
     leader_epoch: Int32
     timestamps: list[Int64]
     """One for each record, in milliseconds."""
+
+
+class RecordName(NamedTuple):
+    """What tells a record from all others of its partition. Names sort by offset."""
+
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    timestamp: int
+
+
+def names_of(runs: Iterable[NamedRun]) -> set[RecordName]:
+    """Returns the names of the records of runs."""
+    return {
+        RecordName(offset, run.leader_epoch, timestamp)
+        for run in runs
+        for offset, timestamp in enumerate(run.timestamps, run.first_offset)
+    }
+
+
+def runs_of(names: Iterable[RecordName]) -> list[NamedRun]:
+    """Returns the fewest runs of records whose names are in ascending order."""
+    runs: list[NamedRun] = []
+    next_offset = UNKNOWN_OFFSET
+    for offset, leader_epoch, timestamp in names:
+        if not runs or (offset, leader_epoch) != (next_offset, runs[-1].leader_epoch):
+            runs.append(NamedRun(first_offset=offset, leader_epoch=leader_epoch, timestamps=[]))
+        runs[-1].timestamps.append(timestamp)
+        next_offset = Offset(offset + 1)
+    return runs
 
 
 @versions("0", flexible="0+")

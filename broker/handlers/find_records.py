@@ -42,7 +42,7 @@ from lowtide.broker.guards.audited_requests import FOUND_RECORDS
 from lowtide.broker.guards.guard import CHECKS_ITSELF
 from lowtide.broker.ledger.kept_searches import CODES, KeptSearch, KeptSearches, SearchKey
 from lowtide.broker.ledger.ledger_entries import ErasureRequest
-from lowtide.broker.ledger.named_records import names_of, offsets_of, replayed_search, why_names_invalid
+from lowtide.broker.ledger.named_records import offsets_of, replayed_search, why_names_invalid
 from lowtide.broker.ledger.search_eraser import SearchEraser
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.partitions.older_versions import ErasureTerms
@@ -50,7 +50,7 @@ from lowtide.broker.partitions.replica_searches import ReplicaSearches, SearchPa
 from lowtide.broker.places import WaitingPlaces, client_of
 from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind
+from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind, names_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import (
     NO_KIND,

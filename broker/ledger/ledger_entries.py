@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from lowtide.protocol.erasure_ledger_records import (
@@ -12,7 +13,9 @@ from lowtide.protocol.erasure_ledger_records import (
     NamedKey,
     NamedRecords,
     NamedRun,
+    RecordName,
     SelectorKind,
+    runs_of,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID
 
@@ -110,12 +113,5 @@ def clean_entry(
 
 
 def _runs(found: FoundRecords, start: int, stop: int) -> list[NamedRun]:
-    runs: list[NamedRun] = []
-    next_offset = -1
-    for index in range(start, stop):
-        offset, epoch = found.offsets[index], found.leader_epochs[index]
-        if offset != next_offset or epoch != runs[-1].leader_epoch:
-            runs.append(NamedRun(first_offset=offset, leader_epoch=epoch, timestamps=[]))
-        runs[-1].timestamps.append(found.timestamps[index])
-        next_offset = offset + 1
-    return runs
+    columns = zip(found.offsets, found.leader_epochs, found.timestamps, strict=True)
+    return runs_of(starmap(RecordName, islice(columns, start, stop)))

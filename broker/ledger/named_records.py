@@ -9,28 +9,27 @@ Guards: a request names a bounded number of records, which is counted before any
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, NamedRecords, NamedRun, SelectorKind
+from lowtide.protocol.erasure_ledger_records import (
+    LedgerEntry,
+    NamedKey,
+    NamedRecords,
+    NamedRun,
+    RecordName,
+    SelectorKind,
+    names_of,
+)
 from lowtide.protocol.messages.find_records import NAMED_MAX, NO_KIND
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import LeaderEpoch, Offset
 from lowtide.storage.erasures.record_search import FoundRecords
 
 if TYPE_CHECKING:
     from lowtide.broker.ledger.erasure_ledger import LedgerPartition
     from lowtide.protocol.messages.find_records import FindRecordsPartition, FindRecordsRequest
-
-
-class RecordName(NamedTuple):
-    """What tells a record from all others of its partition."""
-
-    offset: Offset
-    leader_epoch: LeaderEpoch
-    timestamp: int
 
 
 RecordNames: TypeAlias = set[RecordName]
@@ -42,15 +41,6 @@ class ReplayedSearch(msgspec.Struct, frozen=True):
     kind: SelectorKind
     commitment: bytes
     runs: tuple[NamedRun, ...]
-
-
-def names_of(runs: Iterable[NamedRun]) -> RecordNames:
-    """Returns the names of the records of runs."""
-    return {
-        RecordName(offset, run.leader_epoch, timestamp)
-        for run in runs
-        for offset, timestamp in enumerate(run.timestamps, run.first_offset)
-    }
 
 
 def offsets_of(names: Iterable[RecordName]) -> OffsetRanges:

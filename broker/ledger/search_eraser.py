@@ -13,9 +13,10 @@ from uuid import UUID
 
 from lowtide.broker.ledger.erasure_ledger import LEDGER_REFUSED
 from lowtide.broker.ledger.ledger_entries import committed_entries, named_entries
-from lowtide.broker.ledger.named_records import ReplayedSearch, names_of, still_there
+from lowtide.broker.ledger.named_records import ReplayedSearch, still_there
 from lowtide.broker.partitions.erasures import erase_found, is_compacted, why_not_erasable
 from lowtide.broker.promises import future_of
+from lowtide.protocol.erasure_ledger_records import names_of
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
