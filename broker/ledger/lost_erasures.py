@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
 from lowtide.broker.ledger.named_records import RecordNames, committed_records, offsets_of, still_there
-from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
+from lowtide.broker.partitions.compacted_erasures import searching_everywhere, why_not_searchable
 from lowtide.broker.partitions.erasures import append_erasures, is_compacted
 from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.protocol.errors import ErrorCode
@@ -169,29 +169,25 @@ class LostErasures:
         selector = OffsetSelector(everyone.without(others).between(0, own.end_offset - 1).ranges())
         if why_not_searchable(self._broker.replicas, partition) is not None:
             return -1
-        running = self._searching.searches.begin(partition, selector, own.end_offset, with_keys=True)
-        if isinstance(running, SearchFailure):
-            return -1
-        everywhere = CompactedErasure(self._searching, running, ErasureTerms(selector, force=True))
-        everywhere.begin()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await everywhere.done.wait()
+        terms = ErasureTerms(selector, force=True)
+        with searching_everywhere(self._searching, partition, terms, own.end_offset) as everywhere:
+            if isinstance(everywhere, SearchFailure):
+                return -1
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await everywhere.done.wait()
+            except TimeoutError:
+                self._broker.log.warning(
+                    "consumers wait until all in-sync replicas have searched for erased records",
+                    partition=str(partition.topic_partition),
+                    reason=everywhere.waits_for,
+                )
+                return -1
             outcome = everywhere.outcome
             if not isinstance(outcome, SearchedLog) or isinstance(
                 everywhere.append(list(named)[-1], self._broker.clock.wall_ms()), Refusal
             ):
                 return -1
-        except TimeoutError:
-            self._broker.log.warning(
-                "consumers wait until all in-sync replicas have searched for erased records",
-                partition=str(partition.topic_partition),
-                reason=everywhere.waits_for,
-            )
-            return -1
-        finally:
-            everywhere.cancel()
-            self._searching.searches.forget(running)
         self._broker.log.error(
             "a compacted log had lost erasures: it may have older versions of erased keys; erase them again",
             partition=str(partition.topic_partition),

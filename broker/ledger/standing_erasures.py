@@ -25,7 +25,7 @@ from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.search_eraser import SearchEraser, SearchErasure
 from lowtide.broker.ledger.standing_confirmations import StandingConfirmations
 from lowtide.broker.ledger.standing_index import StandingIndex
-from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
+from lowtide.broker.partitions.compacted_erasures import searching_everywhere, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted, why_not_erasable
 from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.broker.partitions.replica_searches import SearchParts
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition
     from lowtide.replication.partition import Partition
-    from lowtide.storage.erasures.record_search import RecordSelector
     from lowtide.storage.log.log import Log
 
 NOTE_MS: Final = 600_000
@@ -113,7 +112,7 @@ class StandingErasures:
             return
         broker, metadata = self._broker, self._broker.metadata
         is_controller = metadata.image.controller_id == metadata.broker_id
-        if is_controller and not self._sweeping and self._swept().steps:
+        if is_controller and not self._sweeping and not self._swept().is_empty:
             self._sweeping = True
             broker.tasks.spawn(self._sweep(), name="standing sweep")
         now_ms = broker.clock.monotonic_ms()
@@ -128,9 +127,9 @@ class StandingErasures:
     async def _sweep(self) -> None:
         try:
             deadline = asyncio.get_running_loop().time() + ATTEMPT_S
-            outcome = await decide_and_commit(self._broker.metadata, lambda: _Sweep(self._swept()), deadline)
-            if not isinstance(outcome, Refusal):
-                self._broker.log.info("standing erasures have ended", count=len(outcome.plan.steps[0].operations))
+            outcome = await decide_and_commit(self._broker.metadata, self._swept, deadline)
+            if not isinstance(outcome, Refusal) and not outcome.is_empty:
+                self._broker.log.info("standing erasures have ended", count=len(outcome.steps[0].operations))
         finally:
             self._sweeping = False
 
@@ -252,56 +251,58 @@ class StandingErasures:
                 done = await self._erase_versions(partition, request, selector) and done
             else:
                 offsets = OffsetSelector(OffsetRanges.of_offsets([offset for offset, _ in rows]).ranges())
-                bounds = (found.end_offset, first_offset)
-                done = await self._carry_out(partition, request, offsets, bounds, compacted=False) and done
+                done = await self._erase_offsets(partition, request, offsets, (first_offset, found.end_offset)) and done
         return done
 
-    async def _erase_versions(self, partition: Partition, request: ErasureRequest, selector: KeySelector) -> bool:
-        """Erases all versions of keys in a compacted log, which all its replicas search."""
-        refusal = why_not_searchable(self._broker.replicas, partition)
-        if refusal is not None:
-            self._warn(partition, refusal.message)
-            return False
-        bounds = (partition.log.log_end_offset, UNKNOWN_OFFSET)
-        return await self._carry_out(partition, request, selector, bounds, compacted=True)
-
-    async def _carry_out(
-        self,
-        partition: Partition,
-        request: ErasureRequest,
-        selector: RecordSelector,
-        bounds: tuple[Offset, Offset],
-        *,
-        compacted: bool,
+    async def _erase_offsets(
+        self, partition: Partition, request: ErasureRequest, selector: OffsetSelector, bounds: tuple[Offset, Offset]
     ) -> bool:
-        """Erases what a search finds up to a bound (exclusive), from another on. Returns whether it is erased."""
-        searches, deadline = self._searching.searches, asyncio.get_running_loop().time() + ERASE_S
-        end_offset, first_offset = bounds
+        """Erases records within bounds (the end is exclusive). Returns whether it has."""
+        searches, (first_offset, end_offset) = self._searching.searches, bounds
         running = searches.begin(partition, selector, end_offset, first_offset=first_offset)
         if isinstance(running, SearchFailure):
             self._warn(partition, running.value)
             return False
-        everywhere = CompactedErasure(self._searching, running, ErasureTerms(selector)) if compacted else None
         try:
-            if everywhere is not None:
-                everywhere.begin()
-            async with asyncio.timeout_at(deadline):
-                await (running if everywhere is None else everywhere).done.wait()
-            erasure = SearchErasure(running, everywhere)
-            if isinstance(erasure.outcome, SearchedLog):
-                row = FoundPartition(partition_index=partition.topic_partition.partition, error_code=ErrorCode.NONE)
-                await self._eraser.erase(request, [(row, erasure)], deadline)
-                return self._is_erased(partition, request, row, len(erasure.outcome.records))
-            self._warn(partition, str(erasure.outcome))
-        except TimeoutError:
-            self._warn(partition, "its replicas are not searched yet")
+            return await self._erased(partition, request, SearchErasure(running, None), running.done)
         finally:
             searches.forget(running)
-            if everywhere is not None:
-                everywhere.cancel()
-        return False
+
+    async def _erase_versions(self, partition: Partition, request: ErasureRequest, selector: KeySelector) -> bool:
+        """Erases all versions of keys in a compacted log, which all its replicas search. Returns whether it has."""
+        refusal = why_not_searchable(self._broker.replicas, partition)
+        if refusal is not None:
+            self._warn(partition, refusal.message)
+            return False
+        end_offset = partition.log.log_end_offset
+        with searching_everywhere(self._searching, partition, ErasureTerms(selector), end_offset) as everywhere:
+            if isinstance(everywhere, SearchFailure):
+                self._warn(partition, everywhere.value)
+                return False
+            return await self._erased(
+                partition, request, SearchErasure(everywhere.running, everywhere), everywhere.done
+            )
+
+    async def _erased(
+        self, partition: Partition, request: ErasureRequest, erasure: SearchErasure, searched: asyncio.Event
+    ) -> bool:
+        """Waits until the search has ended, and erases what it has found. Returns whether it has."""
+        deadline = asyncio.get_running_loop().time() + ERASE_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                await searched.wait()
+        except TimeoutError:
+            self._warn(partition, erasure.waits_for or "the log is not searched yet")
+            return False
+        if not isinstance(erasure.outcome, SearchedLog):
+            self._warn(partition, str(erasure.outcome))
+            return False
+        row = FoundPartition(partition_index=partition.topic_partition.partition, error_code=ErrorCode.NONE)
+        await self._eraser.erase(request, [(row, erasure)], deadline)
+        return self._is_erased(partition, request, row, len(erasure.outcome.records))
 
     def _is_erased(self, partition: Partition, request: ErasureRequest, row: FoundPartition, count: int) -> bool:
+        """Returns whether a row has no error. Logs the outcome, and adds the replicas that must confirm it."""
         if row.error_code != ErrorCode.NONE:
             self._warn(partition, row.error_message or ErrorCode(row.error_code).name)
             return False
@@ -344,10 +345,6 @@ class StandingErasures:
 
 def _begun(partition: Partition, searched_to: Offset) -> _Progress:
     return _Progress(partition.topic_id, partition.leader_epoch, searched_to)
-
-
-class _Sweep(msgspec.Struct, frozen=True):
-    plan: ChangePlan
 
 
 def _same_up_to(log: Log, entry: StandingSearch) -> Offset:

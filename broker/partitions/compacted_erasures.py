@@ -18,6 +18,7 @@ Sources: docs/adr/0023-erasures-in-the-log.md, docs/adr/0024-model-of-erasures.m
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -51,7 +52,7 @@ from lowtide.storage.erasures.record_search import (
 from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.older_versions import ErasureTerms
@@ -320,6 +321,27 @@ class CompactedErasure:
         search, found = ReplicaSearch(self._search.search_id, brokers), self.outcome.records.ranges()
         end_offset = erase_found(replicas, self.running.partition, erasure_id, found, now_ms, search)
         return Refusal(end_offset, "") if isinstance(end_offset, ErrorCode) else end_offset
+
+
+@contextmanager
+def searching_everywhere(
+    parts: SearchParts, partition: Partition, terms: ErasureTerms, end_offset: Offset
+) -> Iterator[CompactedErasure | SearchFailure]:
+    """Begins the search of all replicas up to `end_offset` (exclusive), and ends it with the block.
+
+    Yields a failure if no search can begin.
+    """
+    running = parts.searches.begin(partition, terms.selector, end_offset, with_keys=terms.must_widen)
+    if isinstance(running, SearchFailure):
+        yield running
+        return
+    everywhere = CompactedErasure(parts, running, terms)
+    everywhere.begin()
+    try:
+        yield everywhere
+    finally:
+        everywhere.cancel()
+        parts.searches.forget(running)
 
 
 def together(own: FoundRecords, others: Mapping[Offset, FoundRecord]) -> FoundRecords:
