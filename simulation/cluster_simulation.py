@@ -134,8 +134,8 @@ class ClusterSimulation(ClusterWorld):
         self.authorization = AuthorizationWork(self, Random(seed + 6), self.kinds)
         self.erasing = ErasingWork(self, Random(seed + 7), self.kinds)
         forgotten = [load for load in self.loads if load.topic == TOPIC and ERASURES in self.kinds]
-        standing = Random(seed + 10) if kinds == (ERASURES,) and not self.compacts and seed % 4 == 0 else None
-        self.forgetting = ForgettingWork(self, forgotten, Random(seed + 8), standing)
+        stands = kinds == (ERASURES,) and faults is None and not self.compacts and seed % 4 == 0
+        self.forgetting = ForgettingWork(self, forgotten, Random(seed + 8), Random(seed + 10) if stands else None)
         self.on_death = both(self.erasing.on_death, self.forgetting.on_death)
         if faults is not None and "leaders are given" in faults:
             share_machines(self)

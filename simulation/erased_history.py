@@ -83,7 +83,7 @@ class ErasedHistory:
                 raise HistoryError(f"E2: {self.name}: the erasure at {place[0]} names {value[:20]!r} at {offset}")
 
     def check_end(self, erasure_id: bytes, searched_to: Offset) -> None:
-        """E2: an erasure names nothing at or above the end of its search, which the answer tells (exclusive)."""
+        """Checks that an erasure names no offset at or above `searched_to`, the exclusive end of its search (E2)."""
         last = self._last_named.get(erasure_id, -1)
         if last >= searched_to:
             raise HistoryError(f"E2: {self.name}: an erasure names {last}, and its search ended at {searched_to}")

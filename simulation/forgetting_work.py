@@ -182,9 +182,11 @@ class ForgettingWork:
                 self.counts["not confirmed in time"] += 1
                 return
             for broker_id in sorted(missing):
+                machine = self._machine(broker_id)
+                disk = machine.filesystem.root
                 if await self._confirms(client, load, broker_id, log_start, end):
-                    confirmed[broker_id] = self._machine(broker_id).filesystem.root
-                    self._look_at(load, self._machine(broker_id), texts, "has confirmed an erasure")
+                    confirmed[broker_id] = disk
+                    self._look_at(load, machine, disk, texts)
             await asyncio.sleep(_RETRY_S / 4)
         if history.voids == voids:
             self.counts["acknowledged"] += 1
@@ -245,14 +247,17 @@ class ForgettingWork:
         self.counts[f"EraseRecords {ErrorCode(code).name}"] += 1
         return bool(code == ErrorCode.NONE)
 
-    def _look_at(self, load: PartitionLoad, machine: Machine, texts: frozenset[bytes], when: str) -> None:
-        """Checks that no file of a broker has the records (E3)."""
+    def _look_at(self, load: PartitionLoad, machine: Machine, disk: Folder, texts: frozenset[bytes]) -> None:
+        """Checks that no file of a broker has the records that it has just confirmed to be erased (E3).
+
+        `disk` is the one that it had when it was asked: it may have got an old one back since it answered.
+        """
         log = _log_of(machine, load)
-        if log is None or load.history.records_are_void:
+        if log is None or load.history.records_are_void or machine.filesystem.root is not disk:
             return
         self.counts["looked at"] += 1
         for path, left in self._left_in(load, machine, log, texts):
-            self._cluster.chronicle.violate(f"E3: {machine.host} {when}, and {path} has {left[:3]}")
+            self._cluster.chronicle.violate(f"E3: {machine.host} has confirmed an erasure, and {path} has {left[:3]}")
 
     def _left_in(
         self, load: PartitionLoad, machine: Machine, log: Log, texts: frozenset[bytes]

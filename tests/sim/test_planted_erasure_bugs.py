@@ -214,39 +214,17 @@ COMPACTED_PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...]
 
 
 @pytest.mark.parametrize(
-    ("plant", "expected", "faults", "first_seed"), PLANTS, ids=lambda value: getattr(value, "__name__", "")
+    ("plant", "expected", "faults", "first_seed", "compacts"),
+    [*((*row, False) for row in PLANTS), *((*row, True) for row in COMPACTED_PLANTS)],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_is_found(
     plant: Callable[[Patch], None],
     expected: str,
     faults: tuple[str, ...] | None,
     first_seed: int,
-    monkeypatch: Patch,
-) -> None:
-    find_planted(plant, expected, faults, first_seed, monkeypatch, compacts=False)
-
-
-@pytest.mark.parametrize(
-    ("plant", "expected", "faults", "first_seed"), COMPACTED_PLANTS, ids=lambda value: getattr(value, "__name__", "")
-)
-def test_is_found_in_a_compacted_log(
-    plant: Callable[[Patch], None],
-    expected: str,
-    faults: tuple[str, ...] | None,
-    first_seed: int,
-    monkeypatch: Patch,
-) -> None:
-    find_planted(plant, expected, faults, first_seed, monkeypatch, compacts=True)
-
-
-def find_planted(
-    plant: Callable[[Patch], None],
-    expected: str,
-    faults: tuple[str, ...] | None,
-    first_seed: int,
-    monkeypatch: Patch,
-    *,
     compacts: bool,
+    monkeypatch: Patch,
 ) -> None:
     plant(monkeypatch)
     unclean = True if faults is LOSING else None
