@@ -94,7 +94,7 @@ async def replay_erasures(
     on_replayed: OnReplayed | None = None,
     timeout: float | None = None,
 ) -> Replay:
-    """Erases again what a plan names. The ledger gets it under the same erasure ids and commitments.
+    """Repeats the erasures of a plan. The ledger records them under the same ids and commitments.
 
     `timeout` is for each step. `dry_run` only searches, which needs READ on the topics; otherwise DELETE is needed. A
     repeated call continues.

@@ -26,7 +26,7 @@ class StandingTerms:
     lasts_ms: int
     topics: Collection[str] = ()
     patterns: Collection[str] = ()
-    """Names of topics with the wildcards `*`, `?` and `[…]`. They need ALTER on the cluster."""
+    """Patterns of topic names, with the wildcards `*`, `?` and `[…]`. They need ALTER on the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def describe_standing_erasures(
 
 
 async def _single(call: AdminCall, request: ApiMessage) -> Any:
-    """Returns the answer of any broker; asks again while the error is temporary. Errors: AdminError."""
+    """Returns the answer of any broker. Asks again while the error is temporary. Errors: AdminError."""
 
     async def send(broker_id: BrokerId, asked: list[str]) -> Mapping[str, Outcome[Any]]:
         response = await ask_lowtide(call, broker_id, request)

@@ -239,7 +239,7 @@ class StandingRecord(msgspec.Struct, frozen=True, gc=False):
 
     topics: tuple[str, ...]
     patterns: tuple[str, ...]
-    """Names of topics with the wildcards `*`, `?` and `[…]`."""
+    """Patterns of topic names, with the wildcards `*`, `?` and `[…]`."""
     commitment: bytes
     """That of the erasure, for the ledger."""
     principal: str

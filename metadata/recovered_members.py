@@ -31,7 +31,7 @@ class ReplicaLog(NamedTuple):
 
     @property
     def end(self) -> tuple[LeaderEpoch, Offset]:
-        """Its end. Of two logs, the one with the greater end has everything that is committed in the other."""
+        """Returns leader epoch and log end. The log with the greater pair has all that is committed in the other."""
         return self.replica.leader_epoch, self.replica.log_end_offset
 
 

@@ -53,7 +53,7 @@ def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> 
 
 
 def propose(leadership: Leadership, proposal: IsrProposal) -> None:
-    """Adds a change that is about to be written; its members count from now on."""
+    """Sets the proposed ISR before it is written. Its members count from now on: the high watermark waits for them."""
     assert leadership.proposal is None
     leadership.proposal = proposal
     leadership.count_isr()

@@ -23,7 +23,7 @@ class AlterStandingErasuresRequest(ApiMessage, kw_only=True):
     lasts_ms: Int64
     topics: list[String] = msgspec.field(default_factory=list)
     patterns: list[String] = msgspec.field(default_factory=list)
-    """Names of topics with the wildcards `*`, `?` and `[…]`. Topics that are created later are covered too."""
+    """Patterns of topic names, with the wildcards `*`, `?` and `[…]`. They also match topics that are created later."""
     commitment: Bytes = b""
     """That of the erasure with this id, for the ledger."""
     secret: Bytes = b""

@@ -85,7 +85,7 @@ class OsFile:
 
     @property
     def descriptor(self) -> OpenDescriptor | None:
-        """The descriptor, which keeps the file open while it is referenced; None when the file is closed."""
+        """Returns the file descriptor, or None if the file is closed. A reference to it keeps the file open."""
         return self._descriptor
 
     def _opened(self) -> OpenDescriptor:

@@ -200,7 +200,7 @@ class LogErasure:
         self._ports.worker.submit(partial(_step, work), partial(self._on_step, work))
 
     def resume(self) -> None:
-        """Continues if bytes may be read and written again."""
+        """Continues a paused erasure when the rate limit allows more bytes."""
         work = self._paused
         if work is not None and not self._ports.erasing.is_used_up:
             self._paused = None

@@ -42,7 +42,7 @@ class GivenUpContents(msgspec.Struct):
     last_offset: Offset
     contents: Mapping[Offset, Content] = {}
     is_current: Callable[[], bool] = lambda: True
-    """Returns whether none of these records was erased or cut since it was read."""
+    """Returns whether all of these records are still in the log, neither erased nor truncated since they were read."""
 
 
 async def read_contents(

@@ -58,7 +58,7 @@ def read_for_member(  # noqa: PLR0913  what is read, from where, and for whom
     *,
     committed: bool,
 ) -> ShareRead:
-    """Reads at offsets with available records, and acquires them. Errors: StorageError."""
+    """Reads from the offsets of available records, and acquires what it has read. Errors: StorageError."""
     log = partition.log
     share.move_start(log.log_start_offset)
     end_offset = readable_end(log, committed=committed)

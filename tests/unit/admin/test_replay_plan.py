@@ -1,4 +1,4 @@
-"""The plan of a replay: committed erasures only, in parts that a broker takes, at topics that are the same."""
+"""A replay repeats committed erasures only, in requests that a broker accepts, in the topics that had the records."""
 
 from __future__ import annotations
 
