@@ -43,8 +43,8 @@ $(INSTALLED): $(RUNS)
 	$(call extra,dev demo etcd)
 
 $(INSTALLED)-pipeline: $(INSTALLED)
-	@echo "installing PySpark into $(VENV)"
-	$(call extra,pipeline)
+	@echo "installing PySpark and PyIceberg into $(VENV)"
+	$(call extra,pipeline table readers)
 
 $(INSTALLED)-browser: $(INSTALLED)
 	$(call extra,browser)
