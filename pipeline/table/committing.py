@@ -191,10 +191,10 @@ class Verdict(Enum):
 
 def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> Verdict:
     """Decides about the files of a round that read the table at the snapshot `base`, with the progress `before`."""
+    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):  # An erasure also expires what is older.
+        return Verdict.FENCED
     if not is_complete(metadata, base):
         return Verdict.UNCLEAR
-    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):
-        return Verdict.FENCED
     now = progress_of(metadata)
     if now is not None and (before is None or (now.positions, now.round_id) != (before.positions, before.round_id)):
         return Verdict.TAKEN

@@ -14,10 +14,21 @@ from typing import Any, Final
 from uuid import UUID
 
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    read_manifest_list,
+)
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -25,6 +36,8 @@ from pyiceberg.table.metadata import TableMetadata
 _DATA_NAME: Final = re.compile(r"lowtide-(\d{1,20})-([0-9a-f-]{32,36})-.*\.parquet")
 
 METADATA_SUFFIXES: Final = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
+UNKNOWN_NS: Final = 2**63 - 1
+"""The time of a file whose storage tells none. Such a file is never old enough to be deleted for its age."""
 FILE_SUFFIXES: Final = (".parquet", ".orc", ".avro", ".puffin", ".stats", *METADATA_SUFFIXES)
 """Other files below a location are not the table's: nothing here deletes them."""
 
@@ -87,7 +100,7 @@ def file_key(path: str) -> str:
     >>> file_key("file:///w/t/a.parquet"), file_key("s3a://bucket/t/a.parquet")
     ('/w/t/a.parquet', 'bucket/t/a.parquet')
     """
-    return PyArrowFileIO.parse_location(path)[2]
+    return str(PyArrowFileIO.parse_location(path)[2])
 
 
 def data_file_name(base_snapshot_id: int | None, round_id: UUID, number: int) -> str:
@@ -197,7 +210,9 @@ def _listed_by_arrow(system: FileSystem, path: str, base: str) -> Iterator[Store
     for info in system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True)):
         if info.type == FileType.File:
             relative = info.path.removeprefix(path)
-            yield StoredFile(path=base + relative, size=info.size, modified_ns=info.mtime_ns or 0)
+            yield StoredFile(
+                path=base + relative, size=info.size, modified_ns=UNKNOWN_NS if info.mtime_ns is None else info.mtime_ns
+            )
 
 
 def _listed_by_fsspec(system: Any, base: str) -> Iterator[StoredFile]:
@@ -209,14 +224,30 @@ def _listed_by_fsspec(system: Any, base: str) -> Iterator[StoredFile]:
 
 
 def _modified_ns(details: dict[str, Any]) -> int:
-    """Returns when a file was modified: the storages have different names for it, and 0 counts as long ago."""
+    """Returns when a file was modified. Storages have different names for it."""
     for name in ("LastModified", "last_modified", "updated", "mtime", "created"):
         value = details.get(name)
         if isinstance(value, datetime):
             return int(value.timestamp() * 1e9)
         if isinstance(value, int | float):
             return int(value * 1e9)
-    return 0
+    return UNKNOWN_NS
+
+
+def entries_of(io: FileIO, path: str) -> list[ManifestEntry]:
+    """Reads a manifest that no manifest list has to name. Errors: TableFilesError if it is none."""
+    schema = MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION]
+    types, enums = (
+        {-1: ManifestEntry, 2: DataFile},
+        {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    )
+    try:
+        with AvroFile[ManifestEntry](io.new_input(path), schema, read_types=types, read_enums=enums) as reader:
+            return list(reader)
+    except FileNotFoundError:
+        return []
+    except Exception as error:  # the reader of incomplete files fails in many ways
+        raise TableFilesError(f"{path} can't be read as a manifest: {error}") from error
 
 
 def delete_files(io: FileIO, paths: Iterable[str]) -> list[str]:
@@ -232,7 +263,7 @@ def delete_files(io: FileIO, paths: Iterable[str]) -> list[str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            if not isinstance(io, PyArrowFileIO) or _exists(io, path):
+            if not isinstance(io, PyArrowFileIO) or exists(io, path):
                 failure = failure or TableFilesError(f"{path} can't be deleted: {error}")
             continue
         deleted.append(path)
@@ -241,9 +272,9 @@ def delete_files(io: FileIO, paths: Iterable[str]) -> list[str]:
     return deleted
 
 
-def _exists(io: FileIO, path: str) -> bool:
+def exists(io: FileIO, path: str) -> bool:
     """Returns whether a file is there, also if that can't be found out."""
     try:
-        return io.new_input(path).exists()
+        return bool(io.new_input(path).exists())
     except OSError:
         return True

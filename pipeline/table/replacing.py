@@ -7,12 +7,12 @@ of removed files in any manifest of the snapshot.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TypeVar
+from uuid import uuid4
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import (
     DataFile,
@@ -24,12 +24,11 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import (
     Operation,
+    Snapshot,
     Summary,
     UpdateMetrics,
-    ancestors_of,
     update_snapshot_summaries,
 )
 from pyiceberg.table.update import (
@@ -37,25 +36,23 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     RemovePartitionStatisticsUpdate,
     RemoveSnapshotsUpdate,
-    TableRequirement,
     TableUpdate,
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
+from lowtide.pipeline.table.committing import (
+    ATTEMPTS,
+    FIRST_PAUSE_S,
+    CommitUnknownError,
+    HeadMovedError,
+    _sent,
+    is_complete,
+)
 from lowtide.pipeline.table.files import file_key
-from lowtide.pipeline.table.rewriting import TableRewriteError
+from lowtide.pipeline.table.progress import COMMIT, ERASURE, MAIN, ancestry, carried, head_id, properties_of
 from lowtide.pipeline.table.selecting import RECORD_COLUMNS
 
 T = TypeVar("T")
-
-OFFSETS: Final = "lowtide.offsets"
-TOPIC_ID: Final = "lowtide.topic-id"
-ERASURE: Final = "lowtide.erasure"
-"""The summary of a fence has it: rounds that are based on an older snapshot may not be committed any more."""
-
-
-class HeadChangedError(Exception):
-    """Another writer has committed meanwhile. Nothing was committed, and the files of the commit are deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +66,16 @@ class Replacement:
     delete_files: frozenset[str] = frozenset()
     """The files of deletes that apply to files that stay. Manifests with none of them are left out."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    expired: frozenset[int] = frozenset()
-    """The snapshots that the same commit removes."""
     forgets: bool = False
 
 
-class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):
+class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):  # type: ignore[misc]  # mypy reads nothing of PyIceberg
     """Writes the manifests of a replacement."""
 
-    def __init__(self, transaction: Transaction, table: Table, change: Replacement) -> None:
-        super().__init__(Operation.OVERWRITE, transaction, table.io, snapshot_properties=dict(change.properties))
+    def __init__(
+        self, transaction: Transaction, table: Table, change: Replacement, properties: Mapping[str, str]
+    ) -> None:
+        super().__init__(Operation.OVERWRITE, transaction, table.io, snapshot_properties=dict(properties))
         self._change = change
         self._removed_deletes: list[DataFile] = []
 
@@ -89,7 +86,7 @@ class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):
         raise NotImplementedError
 
     def _manifests(self) -> list[ManifestFile]:
-        head = self._transaction.table_metadata.snapshot_by_name(MAIN_BRANCH)
+        head = self._transaction.table_metadata.snapshot_by_name(MAIN)
         kept: list[ManifestFile] = []
         removed: list[ManifestEntry] = []
         for manifest in () if head is None else head.manifests(self._io):
@@ -97,8 +94,8 @@ class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):
                 kept.extend(self._kept_deletes(manifest))
             else:
                 kept.extend(self._rewritten(manifest, removed))
-        if len(removed) != len(self._change.removed):
-            raise HeadChangedError
+        if {_key(each.data_file) for each in removed} != set(self._change.removed):
+            raise HeadMovedError("the head lacks files that are to be replaced")
         for entry in removed:
             self._deleted_data_files.add(entry.data_file)
         self._added_data_files = list(self._change.added)
@@ -157,7 +154,7 @@ class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):
             metrics.add_file(file)
         for file in (*self._deleted_data_files, *self._removed_deletes):
             metrics.remove_file(file)
-        head = metadata.snapshot_by_name(MAIN_BRANCH)
+        head = metadata.snapshot_by_name(MAIN)
         built = update_snapshot_summaries(
             summary=Summary(operation=Operation.OVERWRITE, **metrics.to_dict(), **snapshot_properties),
             previous_summary=head.summary.additional_properties if head is not None and head.summary else None,
@@ -186,8 +183,8 @@ def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
         partition=file.partition,
         record_count=file.record_count,
         file_size_in_bytes=file.file_size_in_bytes,
-        spec_id=file.spec_id,
     )
+    bare.spec_id = file.spec_id
     return ManifestEntry.from_args(
         status=entry.status,
         snapshot_id=entry.snapshot_id,
@@ -197,112 +194,62 @@ def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def commit_replacement(catalog: Catalog, table: Table, change: Replacement) -> int:
-    """Commits a snapshot after the head that `table` has. Returns its id.
+def commit_replacement(table: Table, change: Replacement) -> Snapshot:
+    """Commits a snapshot after the head that `table` was loaded with. Returns it, and `table` has it then.
 
-    Errors: HeadChangedError; TableRewriteError if the outcome is unknown.
+    Errors: HeadMovedError, after which nothing was committed; CommitUnknownError.
     """
-    transaction = Transaction(table)
-    producer = _ReplaceFiles(transaction, table, change)
+    commit_id = uuid4().hex
+    properties = {**carried(table.metadata), **change.properties, COMMIT: commit_id}
+    producer = _ReplaceFiles(Transaction(table), table, change, properties)
     try:
-        updates, requirements = producer._commit()  # noqa: SLF001 - the transaction would repeat it by itself
-    except Exception:
-        producer._clean_all_uncommitted()  # noqa: SLF001
+        updates, _ = producer._commit()  # noqa: SLF001 - the transaction would repeat it by itself
+        requirements = (
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": head_id(table.metadata)}),
+        )
+        return _sent(table, updates, requirements, commit_id)
+    except CommitUnknownError:
         raise
-    updates += _expiry(table.metadata, change.expired)
-    requirements += (AssertTableUUID(uuid=table.metadata.table_uuid),)
-    if commit_updates(catalog, table, updates, requirements, producer.snapshot_id):
-        return producer.snapshot_id
-    producer._clean_all_uncommitted()  # noqa: SLF001
-    raise HeadChangedError
+    except BaseException:
+        producer._clean_all_uncommitted()  # noqa: SLF001 - PyIceberg deletes what its own commits have written
+        raise
 
 
-def commit_expiry(catalog: Catalog, table: Table, expired: Iterable[int]) -> None:
-    """Removes snapshots from the metadata, if no branch or tag was moved meanwhile. Errors: as `commit_replacement`."""
-    requirements: tuple[TableRequirement, ...] = (
-        AssertTableUUID(uuid=table.metadata.table_uuid),
-        *(AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in table.metadata.refs.items()),
-    )
-    if not commit_updates(catalog, table, _expiry(table.metadata, frozenset(expired)), requirements):
-        raise HeadChangedError
+def commit_expiry(table: Table, expired_of: Callable[[TableMetadata], Collection[int]]) -> set[int]:
+    """Removes snapshots from the metadata of a table. Returns those that this call removed.
 
-
-def _expiry(metadata: TableMetadata, expired: frozenset[int]) -> tuple[TableUpdate, ...]:
-    """Returns the updates that remove snapshots."""
-    if not expired:
-        return ()
-    statistics = {each.snapshot_id for each in metadata.partition_statistics} & expired
-    return (
-        *(RemovePartitionStatisticsUpdate(snapshot_id=each) for each in sorted(statistics)),
-        RemoveSnapshotsUpdate(snapshot_ids=sorted(expired)),
-    )
-
-
-def commit_updates(
-    catalog: Catalog,
-    table: Table,
-    updates: tuple[TableUpdate, ...],
-    requirements: tuple[TableRequirement, ...],
-    snapshot_id: int | None = None,
-) -> bool:
-    """Commits updates without PyIceberg's repetition. Returns False if another writer was first.
-
-    Errors: TableRewriteError if the outcome is unknown, and `snapshot_id` does not show it.
+    `expired_of` decides about them, each time that another commit comes first. A commit whose outcome is unknown is
+    repeated: it does no harm. Errors: HeadMovedError if other commits always come first.
     """
-    try:
-        catalog.commit_table(table, requirements, updates)
-    except CommitFailedException:
-        return False
-    except ValueError as error:  # a snapshot to remove has been removed by another writer
-        if "does not exist" not in str(error):
-            raise
-        return False
-    except (CommitStateUnknownException, OSError) as error:
-        now = catalog.load_table(table.name()).metadata
-        if snapshot_id is not None and now.snapshot_by_id(snapshot_id) is not None:
-            return True
-        if snapshot_id is not None and now.current_snapshot_id != table.metadata.current_snapshot_id:
-            return False
-        raise TableRewriteError(
-            f"the outcome of a commit is unknown, so run the same command again: {error}"
-        ) from error
-    return True
+    removed: set[int] = set()
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
+        expired = frozenset(expired_of(table.refresh().metadata))
+        if not expired:
+            return removed
+        statistics = {each.snapshot_id for each in table.metadata.partition_statistics} & expired
+        updates: tuple[TableUpdate, ...] = (
+            *(RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": each}) for each in sorted(statistics)),
+            RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(expired)}),
+        )
+        removed |= expired
+        try:
+            table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), updates)
+        except (CommitFailedException, CommitStateUnknownException, ValueError, OSError) as error:
+            why = error  # a ValueError: another writer has removed one of the snapshots
+        else:
+            table.refresh()
+            return removed
+    raise HeadMovedError(f"table {'.'.join(table.name())} changes all the time ({why})")
 
 
-def carried(metadata: TableMetadata) -> dict[str, str]:
-    """Returns the progress of the sink in the newest snapshots that have it, for the summary of the next one."""
-    found: dict[str, str] = {}
-    topics: dict[str, Any] = {}
-    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-        summary = snapshot.summary.additional_properties if snapshot.summary else {}
-        if OFFSETS in summary:
-            for topic, offsets in json.loads(summary[OFFSETS]).items():
-                topics.setdefault(topic, offsets)
-            if TOPIC_ID in summary:
-                found.setdefault(TOPIC_ID, summary[TOPIC_ID])
-    if topics:
-        found[OFFSETS] = json.dumps(topics)
-    return found
-
-
-def newest_fence(metadata: TableMetadata) -> int | None:
-    """Returns the newest snapshot of an erasure among the ancestors of the head."""
-    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-        if snapshot.summary and ERASURE in snapshot.summary.additional_properties:
-            return snapshot.snapshot_id
-    return None
-
-
-def still_valid(metadata: TableMetadata, base_snapshot_id: int | None) -> bool:
+def may_commit(metadata: TableMetadata, base_snapshot_id: int | None) -> bool:
     """Returns whether work that is based on a snapshot may still be committed after the head: the rule of the fence.
 
-    It may not if an erasure was committed since, or if that is unknown because the snapshots were expired.
+    It may not if an erasure was committed since, or if that is unknown because snapshots were expired.
     """
-    if base_snapshot_id is None:
-        return metadata.current_snapshot() is None
-    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-        if snapshot.snapshot_id == base_snapshot_id:
-            return True
-        if snapshot.summary and ERASURE in snapshot.summary.additional_properties:
-            return False
-    return False
+    return is_complete(metadata, base_snapshot_id) and not any(
+        ERASURE in properties_of(each) for each in ancestry(metadata, base_snapshot_id)
+    )

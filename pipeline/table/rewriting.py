@@ -81,7 +81,7 @@ def live_files(table: Table, snapshot: Snapshot | None) -> list[LiveFile]:
         if "equality deletes" not in str(error):
             raise
         raise TableRewriteError(
-            "it has equality deletes, which PyIceberg can't read: rewrite its data files with the engine that wrote them"
+            "it has equality deletes, which PyIceberg can't read: rewrite its files with the engine that wrote them"
         ) from error
     found = [
         LiveFile(
@@ -140,7 +140,7 @@ class FileReader:
             format_version=version,
         )
 
-    def rows(self, live: LiveFile) -> Iterator[pa.RecordBatch]:
+    def rows(self, live: LiveFile, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """Reads the rows that are not deleted, with the columns of the table's schema and its field ids."""
         path = live.data_file.file_path
         deleted = self._deleted_positions(live)
@@ -155,7 +155,7 @@ class FileReader:
                 schema.field_ids,
             )
             first = 0
-            for batch in parquet.iter_batches(batch_size=_batch_rows(parquet)):
+            for batch in parquet.iter_batches(batch_size=_batch_rows(parquet, batch_bytes)):
                 kept = _without_positions(_decoded_batch(batch), first, deleted)
                 first += batch.num_rows
                 if kept.num_rows:
@@ -182,11 +182,11 @@ class FileReader:
         return np.unique(np.concatenate(found))
 
 
-def _batch_rows(parquet: Any) -> int:
-    """Returns how many rows a batch has, so that it has about `BATCH_BYTES`."""
+def _batch_rows(parquet: Any, batch_bytes: int = BATCH_BYTES) -> int:
+    """Returns how many rows a batch has, so that it has about some bytes."""
     metadata = parquet.metadata
     total = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return max(1, min(BATCH_ROWS_MAX, BATCH_BYTES * metadata.num_rows // max(total, 1)))
+    return max(1, min(BATCH_ROWS_MAX, batch_bytes * int(metadata.num_rows) // max(int(total), 1)))
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -267,7 +267,7 @@ class FileWriter:
         """Writes the waiting rows as a row group."""
         if not self._waiting:
             return
-        group = pa.Table.from_batches(self._waiting)
+        group = pa.Table.from_batches(self._waiting).combine_chunks()
         self._waiting, self._waiting_bytes = [], 0
         if self._open is None:
             name = data_file_name(self._place.base_snapshot_id, self._place.round_id, self._number)
@@ -294,11 +294,11 @@ class FileWriter:
             partition=self._place.partition,
             file_size_in_bytes=len(output),
             sort_order_id=None,
-            spec_id=self._place.spec_id,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+        data_file.spec_id = self._place.spec_id
         self._done.append(data_file)
 
 

@@ -76,7 +76,8 @@ def _at_offsets(partitions: pa.Array, offsets: pa.Array, wanted: Mapping[int, Of
         lasts = np.array([each.last for each in ranges], dtype=np.int64)
         index = np.searchsorted(firsts, places, side="right") - 1
         found |= (rows == partition) & (index >= 0) & (places <= lasts[np.maximum(index, 0)])
-    return found & known
+    found &= known
+    return found
 
 
 def _with_header(headers: pa.Array, name: str, value: bytes | None) -> np.ndarray:
