@@ -300,8 +300,8 @@ def _sorted_rows(reader: FileReader, files: Sequence[LiveFile], metadata: TableM
 def expire(table: Table, before_ms: int, keep: int = 1, *, dry_run: bool = False) -> Deletion:
     """Removes snapshots that are older than a time, and the files that only they reach.
 
-    Kept are the `keep` newest snapshots of the branch main, those that a branch or tag holds, and the newest one that
-    has the progress of the sink. Errors: TableMaintenanceError.
+    Kept are the `keep` newest snapshots of the branch main, those that a branch or tag holds, and those from the newest
+    one that has the progress of the sink. Errors: TableMaintenanceError.
     """
     try:
         check_writable(table.refresh().metadata)
@@ -322,9 +322,10 @@ def expire(table: Table, before_ms: int, keep: int = 1, *, dry_run: bool = False
 def _expired(metadata: TableMetadata, before_ms: int, keep: int) -> set[int]:
     """Returns the snapshots to remove."""
     main = list(ancestry(metadata))
-    kept = {each.snapshot_id for each in main[: max(keep, 1)]}
+    with_progress = [number for number, each in enumerate(main) if OFFSETS in properties_of(each)]
+    # Without the snapshots between, the progress is none of an ancestor of the head.
+    kept = {each.snapshot_id for each in main[: max(keep, 1, *(number + 1 for number in with_progress[:1]))]}
     kept |= {each.snapshot_id for each in metadata.refs.values()}
-    kept |= {each.snapshot_id for each in [each for each in main if OFFSETS in properties_of(each)][:1]}
     return {each.snapshot_id for each in metadata.snapshots if each.timestamp_ms < before_ms} - kept
 
 

@@ -146,7 +146,7 @@ class History:
 
 
 @given(st.lists(ACTIONS, min_size=3, max_size=12))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_after_any_history_an_erased_person_is_in_no_file(tmp_path_factory, actions) -> None:
     with sqlite_catalog(tmp_path_factory.mktemp("history")) as catalog:
         history = History(catalog)
