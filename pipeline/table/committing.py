@@ -183,10 +183,12 @@ def _with_id(metadata: TableMetadata, commit_id: str) -> Snapshot | None:
 class RoundVerdict(Enum):
     """What is to be done with the files of a round after another commit."""
 
-    COMMIT_AGAIN = "commit them on the new snapshot"
-    TAKEN = "delete them: another job has made the progress"
-    FENCED = "delete them: an erasure came between, and their records may be erased"
-    UNCLEAR = "leave them: snapshots in between were expired, or the branch was rolled back"
+    COMMIT_AGAIN = "others have committed without making progress"
+    TAKEN = "another job has written the same records"
+    FENCED = "an erasure came between, which may have erased some of its records"
+    REPARTITIONED = "the table is partitioned in another way now"
+    UNCLEAR = "snapshots in between were expired, or the branch was rolled back"
+    """Whether the files are in the table is not certain, so they stay."""
 
 
 def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> RoundVerdict:

@@ -11,8 +11,8 @@ from lowtide.pipeline.table import committing
 from lowtide.pipeline.table.committing import (
     CommitUnknownError,
     HeadMovedError,
-    TableChange,
     RoundVerdict,
+    TableChange,
     commit_change,
     delete_files,
     judge,
