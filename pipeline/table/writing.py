@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
-    _determine_partitions,
     _get_parquet_writer_kwargs,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -35,6 +35,7 @@ from lowtide.pipeline.arrow_batches import BatchMaker
 from lowtide.pipeline.batch_reader import exempt_imports_from_collection, shared_cluster
 from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.table.committing import delete_files
+from lowtide.pipeline.table.partitioning import split_rows
 from lowtide.pipeline.table.schemas import decoder_of
 from lowtide.pipeline.table.schemas.decoding import SchemaSettings, arrow_schema_of
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
@@ -216,11 +217,18 @@ class TableWriter:
         if self._target.spec.is_unpartitioned():
             self._append(None, rows)
             return
-        for part in _determine_partitions(self._target.spec, self._target.schema, rows):
-            self._append(part.partition_key, part.arrow_table_partition.cast(self._arrow))
+        for key, part in split_rows(rows, self._target.spec, self._target.schema):
+            self._append(key, part)
 
     def _append(self, key: PartitionKey | None, rows: pa.Table) -> None:
         place = "" if key is None else key.to_path()
+        limit = min(ROW_GROUP_BYTES, self._task.file_bytes)
+        step = max(math.ceil(rows.num_rows / max(math.ceil(rows.nbytes / limit), 1)), 1)
+        for start in range(0, rows.num_rows, step):
+            self._append_group(place, key, rows.slice(start, step))
+
+    def _append_group(self, place: str, key: PartitionKey | None, rows: pa.Table) -> None:
+        """Writes one row group, and closes its file if it is large enough."""
         file = self._open.get(place)
         if file is None:
             if len(self._open) >= OPEN_FILES_MAX:
