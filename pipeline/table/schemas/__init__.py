@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lowtide.pipeline.table.schemas.decoding import Decoder, SchemaSettings
-from lowtide.pipeline.table.schemas.raw import RawDecoder
+from lowtide.pipeline.table.schemas.decoding import Decoder, RawDecoder, SchemaSettings
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

@@ -1,4 +1,4 @@
-"""Tables whose rows belong to persons. Nothing in their files is compressed, so a person is found by a search for bytes."""
+"""Tables whose rows belong to persons. Nothing in their files is compressed: a search for bytes finds a person."""
 
 from __future__ import annotations
 
