@@ -44,12 +44,12 @@ class LocalJobs:
         shared_cluster(self.cluster.settings).close()
         self.catalog.close()
 
-    def job(self, kind: str = "raw", *, meanwhile: Callable[[], object] | None = None, **options) -> TableJob:
-        """`meanwhile` is called once, after the tasks of the first round and before its commit."""
+    def job(self, kind: str = "raw", *, meanwhile: Callable[[], object] | None = None, run=run_tasks, **options):
+        """`meanwhile` is called once, after the tasks of the first round and before its commit. `run` runs tasks."""
         calls = [] if meanwhile is None else [meanwhile]
 
         def run_all(tasks):
-            results = list(run_tasks(pickle.loads(pickle.dumps(list(tasks)))))
+            results = list(run(pickle.loads(pickle.dumps(list(tasks)))))
             if calls:
                 calls.pop()()
             return pickle.loads(pickle.dumps(results))
