@@ -26,7 +26,7 @@ from lowtide.pipeline.table.session import spark_workers
 from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings
 from lowtide.runtime.clock import SystemClock
 from tests.pipeline.local_spark import SPARK
-from tests.pipeline.table_jobs import TABLE, LocalJobs, small_json_decoder
+from tests.pipeline.table_jobs import TABLE, LocalJobs
 
 MOMENT, _, NUMBER = os.environ.get("DIE_AT", "never:0").partition(":")
 
@@ -49,7 +49,7 @@ class Death:
 
 
 def hooked(folder: str, tasks: Any) -> Any:
-    """Runs tasks with a decoder that has dead letters, and dies while it writes. It also runs in Spark's workers."""
+    """Runs tasks, and dies while it writes. It also runs in Spark's workers."""
     death, write = Death(folder), writing._OpenFile.write
 
     def dying_write(self: Any, rows: Any) -> None:
@@ -57,7 +57,6 @@ def hooked(folder: str, tasks: Any) -> Any:
         death.at("write")
 
     writing._OpenFile.write, before = dying_write, writing._OpenFile.write
-    writing.decoder_of = small_json_decoder
     try:
         yield from writing.run_tasks(tasks)
     finally:

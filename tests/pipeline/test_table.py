@@ -19,7 +19,7 @@ from lowtide.pipeline.table.session import spark_runner
 from lowtide.pipeline.tasks import DataLossError
 
 from .conftest import delete_to, make_topic
-from .table_jobs import TABLE, LocalJobs, small_json_decoder
+from .table_jobs import TABLE, LocalJobs
 
 DEAD = f"{TABLE}_dead_letters"
 
@@ -29,12 +29,6 @@ def jobs(lowtide: SimpleNamespace, topic: str, tmp_path):
     made = LocalJobs(lowtide.bootstrap, topic, tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def json_jobs(jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch) -> LocalJobs:
-    monkeypatch.setattr(writing, "decoder_of", small_json_decoder)
-    return jobs
 
 
 @pytest.fixture
@@ -182,21 +176,21 @@ def test_another_partitioning_meanwhile_makes_a_round_write_again(jobs, fill, to
 
 
 # ---------------------------------------------------------------------- dead letters and columns
-def test_new_columns_are_added_and_other_types_are_dead_letters(json_jobs, send):
+def test_new_columns_are_added_and_other_types_are_dead_letters(jobs, send):
     send(0, {"a": 1}, {"a": 2, "b": "x"}, b"no json")
     send(1, {"a": "text"}, {"c": 5})
-    report = json_jobs.job("json").round()
+    report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 2)
-    assert [name for name in json_jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
-    rows = {(row["_partition"], row["_offset"]): row for row in json_jobs.table().scan().to_arrow().to_pylist()}
+    assert [name for name in jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
+    rows = {(row["_partition"], row["_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
     assert (rows[0, 1]["a"], rows[0, 1]["b"], rows[0, 1]["c"]) == (2, "x", None)
-    assert json_jobs.offsets(DEAD) == [(0, 2), (1, 0)]
+    assert jobs.offsets(DEAD) == [(0, 2), (1, 0)]
     send(0, {"d": 1})
-    assert json_jobs.job("json").round().rows == 1
-    assert json_jobs.data_files() == json_jobs.known_files()
+    assert jobs.job("json").round().rows == 1
+    assert jobs.data_files() == jobs.known_files()
 
 
-def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_them(json_jobs, send, monkeypatch):
+def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_them(jobs, send, monkeypatch):
     send(0, {"a": 1}, b"bad", {"a": 2})
     send(1, b"bad")
     commit = RoundTable.commit
@@ -208,18 +202,18 @@ def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_
 
     monkeypatch.setattr(RoundTable, "commit", dies)
     with pytest.raises(KeyboardInterrupt):
-        json_jobs.job("json").round()
-    assert json_jobs.offsets(DEAD) == [(0, 1), (1, 0)]
+        jobs.job("json").round()
+    assert jobs.offsets(DEAD) == [(0, 1), (1, 0)]
     monkeypatch.setattr(RoundTable, "commit", commit)
     send(0, b"bad", {"a": 3})
-    report = json_jobs.job("json").round()
+    report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 1)
-    assert json_jobs.offsets(prefix="_") == [(0, 0), (0, 2), (0, 4)]
-    assert json_jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0)]
+    assert jobs.offsets(prefix="_") == [(0, 0), (0, 2), (0, 4)]
+    assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0)]
     send(1, b"bad", {"a": 4})
-    json_jobs.job("json").round()
-    assert json_jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0), (1, 1)]
-    assert json_jobs.offsets(prefix="_")[-1] == (1, 2)
+    jobs.job("json").round()
+    assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0), (1, 1)]
+    assert jobs.offsets(prefix="_")[-1] == (1, 2)
 
 
 # ---------------------------------------------------------------------- what can't be continued
