@@ -86,7 +86,7 @@ class Run:
         (self.folder / "died").unlink(missing_ok=True)
         rows = str(max(RECORDS // 4, 50))
         command = [sys.executable, str(Path(__file__).with_name("table_kill_job.py")), self.broker.address, TOPIC]
-        env = {**os.environ, **python_environment(self.folder), "DIE_AT": die_at, "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **python_environment(self.folder), "DIE_AT": die_at, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
         with (self.folder / "job.log").open("ab") as log:
             return subprocess.Popen(
                 [*command, str(self.folder), rows, kind],

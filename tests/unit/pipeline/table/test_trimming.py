@@ -49,7 +49,7 @@ class Offers:
 def trimmer_of(monkeypatch, clock, **settings) -> tuple[TableTrimmer, Offers, list[str]]:
     offers, told = Offers(), []
     monkeypatch.setattr(trimming, "Trimmer", lambda *_: offers)
-    return TableTrimmer(TableTrimSettings(**settings), lambda: None, clock, told.append), offers, told
+    return TableTrimmer(TableTrimSettings(**settings), SimpleNamespace, clock, told.append), offers, told
 
 
 def test_a_round_is_trimmed_after_its_time_also_if_compactions_carry_it_on(monkeypatch, table):
