@@ -24,12 +24,15 @@ TABLE = "db.numbers"
 class LocalJobs:
     """Jobs of one topic and one table. Each begins as a new process would: with nothing but the catalog."""
 
-    def __init__(self, bootstrap: str, topic: str, folder: Path) -> None:
-        self.bootstrap, self.topic, self.folder = bootstrap, topic, folder
+    def __init__(self, client: str | dict[str, object], topic: str, folder: Path) -> None:
+        """`client` is an address, or the settings of a client."""
+        self.topic, self.folder = topic, folder
         self.catalog = load_catalog(
             "default", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
         )
-        self.cluster = BlockingCluster(ClientSettings.of({"bootstrap.servers": bootstrap}))
+        self.cluster = BlockingCluster(
+            ClientSettings.of({"bootstrap.servers": client} if isinstance(client, str) else client)
+        )
 
     def close(self) -> None:
         self.cluster.close()
