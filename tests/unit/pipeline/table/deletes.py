@@ -22,7 +22,7 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
 
 
-class DeleteManifestWriter(ManifestWriterV2):
+class DeleteManifestWriter(ManifestWriterV2):  # type: ignore[misc]  # mypy reads nothing of PyIceberg
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
 
@@ -31,7 +31,7 @@ class DeleteManifestWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-class _AddDeletes(_FastAppendFiles):
+class _AddDeletes(_FastAppendFiles):  # type: ignore[misc]
     delete_file: DataFile
 
     def _manifests(self) -> list[ManifestFile]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import DayTransform
 
 from lowtide.pipeline.table import maintenance
-from lowtide.pipeline.table.committing import TableChange, commit_change
+from lowtide.pipeline.table.committing import HeadMovedError, TableChange, commit_change
 from lowtide.pipeline.table.files import reached_now
 from lowtide.pipeline.table.maintenance import TableMaintenanceError, compact, delete_orphans, expire, plan_bins
 from lowtide.pipeline.table.partitioning import split_rows
@@ -216,6 +217,16 @@ def test_another_erasure_between_does_not_spoil_an_erasure(catalog) -> None:
     assert values_in(table) == [b"secret-0-0"]
 
 
+def test_a_round_finds_out_that_an_erasure_has_deleted_what_it_is_based_on(catalog) -> None:
+    """Its manifests are gone, which is no error of the storage."""
+    table, other = persons_table(catalog), catalog.load_table("db.persons")
+    append_round(table, [0, 1], 0)
+    files = round_files(table, person_rows([1], 2))
+    erase(other.refresh(), 1)
+    with pytest.raises(HeadMovedError, match="another commit to table db.persons came first"):
+        commit_change(table, TableChange(added=files, properties=progress({0: 3})))
+
+
 class Sized:
     """A file of some size, as far as the plan of a compaction looks at it."""
 
@@ -233,9 +244,9 @@ class Sized:
 def test_after_a_compaction_nearly_all_bytes_are_in_large_files(file_sizes) -> None:
     """The files that a bin becomes have its bytes. Compression is left out."""
     target = 128
-    files = [Sized(str(number), size) for number, size in enumerate(file_sizes)]
+    files: list[Any] = [Sized(str(number), size) for number, size in enumerate(file_sizes)]
     for _ in range(maintenance.PASSES):
-        bins = plan_bins(files, target, {"offset": 2, "partition": 1})
+        bins: list[list[Any]] = [*plan_bins(files, target, {"offset": 2, "partition": 1})]
         if not bins:
             break
         gone = [each for one in bins for each in one]
