@@ -31,7 +31,7 @@ NEED_SPARK = (
         "spark_example",
         "stream_read",
         "table",
-        "table_erase",
+        "table_command",
         "table_kills",
         "trim",
         "trim_listener",
