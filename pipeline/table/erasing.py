@@ -284,9 +284,9 @@ class _Erasing:
         Returns the deleted ones, and sentences about those with rows of the person.
         """
         loose = loose_files(self._table)
-        dead = loose.dead(before)
+        dead = set(loose.dead(before))
         alive = {each.snapshot_id for each in ancestry(self._table.metadata)} - before
-        deleted, sentences = delete_files(self._table.io, [each.path for each in dead]), list[str]()
+        deleted, sentences = delete_files(self._table.io, sorted(each.path for each in dead)), list[str]()
         for each in loose.data:
             if each not in dead and base_snapshot_of(each.path) not in alive:
                 deleted += self._search_loose(each, loose.fence_ns, sentences)
