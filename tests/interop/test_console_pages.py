@@ -160,6 +160,21 @@ def picture(page: Any, name: str) -> None:
         page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
+def test_ten_tabs_share_one_connection_for_what_is_live(browser: Any, address: str) -> None:
+    """A browser opens six connections to a host: three streams of a tab made the third tab wait for ever."""
+    first = Tab(browser, address, "light")
+    context = first.page.context
+    try:
+        first.open("#/topic?topic=flights&partition=0")
+        for number in range(9):
+            page = context.new_page()
+            page.goto(f"{address.partition('#')[0]}#/topic?topic=flights&partition={number % 3}")
+            page.wait_for_selector("figure svg rect.segment")
+            page.wait_for_selector(".live:not(.still)")
+    finally:
+        first.close()
+
+
 def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> None:
     """Measures what the server sends; takes the least of several times, because a busy machine only adds."""
     times, sizes = [], []
