@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,7 +16,8 @@ from lowtide.admin.retained import size
 from lowtide.admin.settings import ClientSettings
 from lowtide.cli.call import OptionGroup, SettingsCall, unhurried
 from lowtide.cli.outcome import CommandError, ExitCode, misused
-from lowtide.cli.printing import Output, plural, print_json_line, printable, remark
+from lowtide.cli.printing import Output, moment, plural, print_json, print_json_line, print_table, printable, remark
+from lowtide.cli.table_status import table_status
 from lowtide.cli.tokens import duration_ms_of
 from lowtide.runtime.clock import SystemClock
 
@@ -159,6 +160,39 @@ def run(
     return ExitCode.DONE
 
 
+@app.command()
+@unhurried
+def status(
+    call: SettingsCall, *, catalog: Catalog, table_name: TableName, catalog_property: CatalogProperties = None
+) -> ExitCode:
+    """Show up to where a table has its topic, and what waits."""
+    with _explained():
+        from lowtide.pipeline.table.options import catalog_settings, check_table_name, load_catalog  # noqa: PLC0415
+
+        opened = load_catalog(catalog_settings(catalog, catalog_property or ()))
+        found = table_status(call.settings, opened, check_table_name(table_name))
+    rows = [
+        (one.partition, _shown(one.log_start), one.table_until, _shown(one.log_end), _shown(one.waiting))
+        for one in found.partitions
+    ]
+    if call.output is Output.JSON:
+        print_json(asdict(found))
+        return ExitCode.DONE
+    print(
+        f"{printable(found.table)}: topic {printable(found.topic)}, id {found.topic_id}, schema {found.schema or '-'}, "
+        f"snapshot {found.snapshot_id} of {moment(found.committed_ms)}, {plural(found.rows, 'row')} in "
+        f"{plural(found.files, 'file')} ({size(found.file_bytes)}), {plural(found.dead_letters, 'dead letter')}"
+    )
+    if not found.is_same_topic:
+        print(f"The topic {printable(found.topic)} was deleted, or created again, since the table was written.")
+    print_table(("partition", "log start", "table has up to", "log end", "not in the table"), rows)
+    return ExitCode.DONE
+
+
+def _shown(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)
+
+
 def _names(topics: list[str], name: str) -> list[tuple[str, str]]:
     """Returns each topic with the name of its table. Errors: CommandError."""
     found = [(topic, name.replace(TOPIC, topic)) for topic in dict.fromkeys(topics)]
@@ -216,9 +250,11 @@ def _part(catalog: Any, options: TableOptions, workers: Workers, trim: TableTrim
     from lowtide.pipeline.cluster import BlockingCluster  # noqa: PLC0415 - an extra
     from lowtide.pipeline.table.job import TableJob  # noqa: PLC0415
     from lowtide.pipeline.table.loop import LoopPart  # noqa: PLC0415
+    from lowtide.pipeline.table.sampling import with_schema  # noqa: PLC0415
     from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings  # noqa: PLC0415
 
     cluster = BlockingCluster(options.client)
+    options = with_schema(options, catalog, cluster)
     trimmer = None
     if trim is not None:
         settings = TableTrimSettings(

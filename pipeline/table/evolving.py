@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from lowtide.pipeline.options import OptionError
@@ -91,25 +90,22 @@ def _created(catalog: Catalog, name: str, schema: pa.Schema, properties: dict[st
     return catalog.load_table(name)
 
 
-def add_columns(table: Table, schemas: Iterable[pa.Schema]) -> None:
-    """Adds the columns of several tasks, in order. If they contradict each other, the first one counts.
+def add_columns(table: Table, columns: pa.Schema) -> None:
+    """Adds columns, also within structs. If another job has added some of them meanwhile, only the others are added.
 
-    The records that have another type are dead letters of the next attempt. Errors: CommitFailedException.
+    Errors: CommitFailedException; ValidationError or ValueError, if another job has added them with other types.
     """
-    from pyiceberg.exceptions import CommitFailedException, ValidationError  # noqa: PLC0415 - an extra
+    from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - an extra
 
-    for schema in schemas:
-        for attempt in range(ATTEMPTS):
-            change = table.transaction()
-            try:
-                with change.update_schema() as update:
-                    update.union_by_name(schema)
-                change.commit_transaction()
-                break
-            except (ValidationError, ValueError) as error:
-                log.info("columns of a task contradict those of another one: %s", error)
-                break
-            except CommitFailedException:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                table.refresh()
+    for attempt in range(ATTEMPTS):
+        change = table.transaction()
+        with change.update_schema() as update:
+            update.union_by_name(columns)
+        try:
+            change.commit_transaction()
+        except CommitFailedException:
+            if attempt == ATTEMPTS - 1:
+                raise
+            table.refresh()
+        else:
+            return

@@ -187,19 +187,21 @@ class TableJob:
 
         Errors: DataLossError, RoundFailedError; those of `round`.
         """
-        from lowtide.pipeline.table.writing import target_of  # noqa: PLC0415 - an extra
+        from lowtide.pipeline.table.schemas.evolution import union_of_columns  # noqa: PLC0415 - an extra
+        from lowtide.pipeline.table.writing import target_of  # noqa: PLC0415
 
         tasks = self._tasks(this)
         for _ in range(PASSES_MAX):
             results = sorted(self._run_all(tasks), key=lambda one: one.number)
-            done += [one for one in results if not one.new_columns]
+            done += [one for one in results if not len(one.new_columns)]
             lost = next((one.lost for one in results if one.lost is not None), None)
             if lost is not None:
                 raise DataLossError(lost)
-            missing = [one for one in results if one.new_columns]
+            missing = [one for one in results if len(one.new_columns)]
             if not missing:
                 return
-            add_columns(this.main.table, [schema for one in missing for schema in one.new_columns])
+            schema = tasks[0].main.schema
+            add_columns(this.main.table, union_of_columns(schema, [one.new_columns for one in missing]))
             again = {one.number for one in missing}
             now = target_of(this.main.table, this.main.base)
             tasks = [replace(task, main=now) for task in tasks if task.number in again]

@@ -12,6 +12,7 @@ from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.table.committing import CommitUnknownError
 from lowtide.pipeline.table.job import RoundReport, TableJob
 from lowtide.pipeline.table.progress import ProgressError
+from lowtide.pipeline.table.session import SparkFailedError
 from lowtide.pipeline.table.trimming import TableTrimmer
 from lowtide.pipeline.tasks import DataLossError
 from lowtide.runtime.clock import Clock
@@ -28,7 +29,7 @@ PAUSE_MAX_MS: Final = 30_000
 TRIM_FINISH_MS: Final = 30_000
 """How long the end of the job waits for the last trim."""
 
-FINAL: Final = (DataLossError, OptionError, ProgressError, ImportError)
+FINAL: Final = (DataLossError, OptionError, ProgressError, SparkFailedError, ImportError)
 """What no repetition helps against."""
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SparkFailedError(Exception):
-    """Spark does not start. The message says why."""
+    """Spark does not start, or has ended. The message says why."""
 
 
 class Workers(NamedTuple):
@@ -22,6 +22,8 @@ class Workers(NamedTuple):
     run_all: Runner
     parallelism: int
     """How many tasks run at the same time."""
+    context: Any
+    """The SparkContext."""
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def spark_workers(master: str, settings: Mapping[str, str]) -> Iterator[Workers]
     if "spark.pyspark.python" not in settings and master.startswith("local"):
         context.pythonExec = sys.executable  # Executors on this machine have the same packages.
     try:
-        yield Workers(spark_runner(context), context.defaultParallelism)
+        yield Workers(spark_runner(context), context.defaultParallelism, context)
     finally:
         context.stop()
 
@@ -60,7 +62,10 @@ def spark_runner(context: Any) -> Runner:
 
         if not tasks:
             return []
-        results: list[TaskOutput] = context.parallelize(tasks, len(tasks)).mapPartitions(run_tasks).collect()
+        try:
+            results: list[TaskOutput] = context.parallelize(tasks, len(tasks)).mapPartitions(run_tasks).collect()
+        except ConnectionError as error:
+            raise SparkFailedError(f"Spark has ended: {error}") from error
         return results
 
     return run_all

@@ -37,7 +37,8 @@ from lowtide.pipeline.fetching import RangeReader
 from lowtide.pipeline.table.committing import delete_files
 from lowtide.pipeline.table.partitioning import split_rows
 from lowtide.pipeline.table.schemas import decoder_of
-from lowtide.pipeline.table.schemas.decoding import SchemaSettings, arrow_schema_of
+from lowtide.pipeline.table.schemas.decoding import NO_COLUMNS, SchemaSettings, arrow_schema_of
+from lowtide.pipeline.table.schemas.evolution import union_of_columns
 from lowtide.pipeline.tasks import DataLossError, FetchSettings, PlannedRange
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class TaskOutput:
     number: int
     files: Sequence[DataFile] = ()
     dead_files: Sequence[DataFile] = ()
-    new_columns: Sequence[pa.Schema] = ()
+    new_columns: pa.Schema = NO_COLUMNS
     """What the table lacks. Nothing was written then."""
     lost: str | None = None
     """Why records of the ranges can't be read any more. Nothing was written then."""
@@ -120,21 +121,21 @@ def _run(task: WriteTask) -> TaskOutput:
     main = TableWriter(task.main, task, "data")
     dead = None if task.dead is None else TableWriter(task.dead, task, "dead")
     writers = [main] if dead is None else [main, dead]
-    missing: list[pa.Schema] = []
+    missing = NO_COLUMNS
     try:
         decoder = decoder_of(task.schema, task.main.schema)
         for records in _records(task):
             decoded = decoder.decode(records)
-            if len(decoded.new_columns) and decoded.new_columns not in missing:
-                missing.append(decoded.new_columns)
-            if missing:
+            if len(decoded.new_columns):
+                missing = union_of_columns(task.main.schema, [missing, decoded.new_columns])
+            if len(missing):
                 continue  # The rest is decoded only to find all columns at once.
             if decoded.rows is not None:
                 main.write(decoded.rows)
             if decoded.dead is not None and decoded.dead.num_rows:
                 assert dead is not None, f"the schema {task.schema.kind} has dead letters"
                 dead.write(decoded.dead)
-        if missing:
+        if len(missing):
             _abort(writers)
             return TaskOutput(number=task.number, new_columns=missing)
         return TaskOutput(number=task.number, files=main.close(), dead_files=() if dead is None else dead.close())

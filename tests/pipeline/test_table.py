@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
+from lowtide.admin.blocking import BlockingAdminClient
+from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.table import writing
 from lowtide.pipeline.table.committing import TableChange, commit_change
 from lowtide.pipeline.table.options import catalog_settings
 from lowtide.pipeline.table.progress import ERASURE, OFFSETS, ProgressError, carried, properties_of
 from lowtide.pipeline.table.round_table import RoundTable
+from lowtide.pipeline.table.sampling import with_schema
 from lowtide.pipeline.table.session import spark_runner
+from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings
 from lowtide.pipeline.tasks import DataLossError
+from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.clock import SystemClock
 
 from .conftest import delete_to, make_topic
-from .table_jobs import TABLE, LocalJobs, small_json_decoder
+from .table_jobs import TABLE, LocalJobs
 
 DEAD = f"{TABLE}_dead_letters"
 
@@ -29,12 +36,6 @@ def jobs(lowtide: SimpleNamespace, topic: str, tmp_path):
     made = LocalJobs(lowtide.bootstrap, topic, tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def json_jobs(jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch) -> LocalJobs:
-    monkeypatch.setattr(writing, "decoder_of", small_json_decoder)
-    return jobs
 
 
 @pytest.fixture
@@ -182,21 +183,21 @@ def test_another_partitioning_meanwhile_makes_a_round_write_again(jobs, fill, to
 
 
 # ---------------------------------------------------------------------- dead letters and columns
-def test_new_columns_are_added_and_other_types_are_dead_letters(json_jobs, send):
+def test_new_columns_are_added_and_other_types_are_dead_letters(jobs, send):
     send(0, {"a": 1}, {"a": 2, "b": "x"}, b"no json")
     send(1, {"a": "text"}, {"c": 5})
-    report = json_jobs.job("json").round()
+    report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 2)
-    assert [name for name in json_jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
-    rows = {(row["_partition"], row["_offset"]): row for row in json_jobs.table().scan().to_arrow().to_pylist()}
+    assert [name for name in jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
+    rows = {(row["_partition"], row["_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
     assert (rows[0, 1]["a"], rows[0, 1]["b"], rows[0, 1]["c"]) == (2, "x", None)
-    assert json_jobs.offsets(DEAD) == [(0, 2), (1, 0)]
+    assert jobs.offsets(DEAD) == [(0, 2), (1, 0)]
     send(0, {"d": 1})
-    assert json_jobs.job("json").round().rows == 1
-    assert json_jobs.data_files() == json_jobs.known_files()
+    assert jobs.job("json").round().rows == 1
+    assert jobs.data_files() == jobs.known_files()
 
 
-def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_them(json_jobs, send, monkeypatch):
+def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_them(jobs, send, monkeypatch):
     send(0, {"a": 1}, b"bad", {"a": 2})
     send(1, b"bad")
     commit = RoundTable.commit
@@ -208,18 +209,18 @@ def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_
 
     monkeypatch.setattr(RoundTable, "commit", dies)
     with pytest.raises(KeyboardInterrupt):
-        json_jobs.job("json").round()
-    assert json_jobs.offsets(DEAD) == [(0, 1), (1, 0)]
+        jobs.job("json").round()
+    assert jobs.offsets(DEAD) == [(0, 1), (1, 0)]
     monkeypatch.setattr(RoundTable, "commit", commit)
     send(0, b"bad", {"a": 3})
-    report = json_jobs.job("json").round()
+    report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 1)
-    assert json_jobs.offsets(prefix="_") == [(0, 0), (0, 2), (0, 4)]
-    assert json_jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0)]
+    assert jobs.offsets(prefix="_") == [(0, 0), (0, 2), (0, 4)]
+    assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0)]
     send(1, b"bad", {"a": 4})
-    json_jobs.job("json").round()
-    assert json_jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0), (1, 1)]
-    assert json_jobs.offsets(prefix="_")[-1] == (1, 2)
+    jobs.job("json").round()
+    assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0), (1, 1)]
+    assert jobs.offsets(prefix="_")[-1] == (1, 2)
 
 
 # ---------------------------------------------------------------------- what can't be continued
@@ -337,7 +338,104 @@ def test_a_failed_task_leaves_no_file(jobs, fill, topic, monkeypatch):
     assert jobs.data_files() == set()
 
 
+# ---------------------------------------------------------------------- trimming
+def trimmer_of(jobs: LocalJobs, **settings) -> TableTrimmer:
+    def make_admin() -> BlockingAdminClient:
+        return BlockingAdminClient(jobs.cluster.settings)
+
+    return TableTrimmer(TableTrimSettings(**settings), make_admin, SystemClock(), print)
+
+
+def begins(jobs: LocalJobs) -> list[int]:
+    places = {TopicPartition(jobs.topic, one): EARLIEST_TIMESTAMP for one in (0, 1)}
+    return [one.offset for _, one in sorted(jobs.cluster.list_offsets(places, read_committed=True).items())]
+
+
+def test_the_topic_is_trimmed_to_what_the_table_has(jobs, fill, topic):
+    fill(topic, {0: 10, 1: 4})
+    jobs.job().round()
+    fill(topic, {0: 5})
+    later, now = trimmer_of(jobs), trimmer_of(jobs, after_ms=0)
+    later.on_table(jobs.table().metadata)
+    assert later.finish(60_000)
+    assert begins(jobs) == [0, 0]
+    now.on_table(jobs.table().metadata)
+    assert now.finish(60_000)
+    assert begins(jobs) == [10, 4]
+    assert jobs.job().round().rows == 5
+    assert jobs.offsets() == places({0: 15, 1: 4})
+
+
+def test_a_group_that_is_behind_protects_records(lowtide, jobs, fill, topic):
+    import confluent_kafka
+
+    fill(topic, {0: 10, 1: 4})
+    jobs.job().round()
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": lowtide.bootstrap, "group.id": topic})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 6)], asynchronous=False)
+    consumer.close()
+    trimmer = trimmer_of(jobs, after_ms=0, groups=(topic,))
+    trimmer.on_table(jobs.table().metadata)
+    assert trimmer.finish(60_000)
+    assert begins(jobs) == [6, 0]
+
+
+def test_a_topic_that_was_created_again_is_not_trimmed(lowtide, jobs, fill, topic):
+    from confluent_kafka.admin import AdminClient
+
+    fill(topic, {0: 10})
+    jobs.job().round()
+    admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
+    admin.delete_topics([topic])[topic].result(60)
+    make_topic(lowtide.bootstrap, topic, 2)
+    fill(topic, {0: 10})
+    jobs.cluster.forget(topic)
+    trimmer = trimmer_of(jobs, after_ms=0)
+    trimmer.on_table(jobs.table().metadata)
+    assert trimmer.finish(60_000)
+    assert begins(jobs) == [0, 0]
+
+
 # ---------------------------------------------------------------------- others
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([{"a": 1}] * 20 + [b"bad"], "json"), ([{"a": 1}] * 3 + [b"bad"] * 3, "raw"), ([b"[1]", b"\xff"], "raw")],
+)
+def test_the_schema_is_chosen_by_a_sample_and_kept(jobs, send, values, kind: str):
+    send(0, *values)
+    options = replace(jobs.job("auto")._options)
+    assert with_schema(options, jobs.catalog, jobs.cluster).schema.kind == kind
+    jobs.job(kind).round()
+    send(1, *[b"others"] * 200)
+    assert with_schema(options, jobs.catalog, jobs.cluster).schema.kind == kind
+
+
+def test_an_empty_topic_does_not_show_its_schema(jobs):
+    with pytest.raises(OptionError, match="has no records that show which schema its values have: give --schema"):
+        with_schema(jobs.job("auto")._options, jobs.catalog, jobs.cluster)
+
+
+def test_a_job_reads_over_tls_with_a_login(lowtide_secure: SimpleNamespace, lowtide_topic: str, tmp_path):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    settings = lowtide_secure.for_confluent_kafka
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic(lowtide_topic, 1)])[lowtide_topic].result(120)
+    producer = Producer(settings)
+    producer.produce(lowtide_topic, b"v")
+    assert producer.flush(120) == 0
+    jobs = LocalJobs(settings, lowtide_topic, tmp_path)
+    try:
+        assert jobs.job().round().rows == 1
+        trimmer = trimmer_of(jobs, after_ms=0)
+        trimmer.on_table(jobs.table().metadata)
+        assert trimmer.finish(60_000)
+        place = TopicPartition(lowtide_topic, 0)
+        assert jobs.cluster.list_offsets({place: EARLIEST_TIMESTAMP}, read_committed=True)[place].offset == 1
+    finally:
+        jobs.close()
+
+
 def test_spark_writes_the_same_and_others_read_it(spark, jobs, fill, topic):
     import duckdb
 

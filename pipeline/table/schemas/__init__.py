@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lowtide.pipeline.table.schemas.decoding import Decoder, RawDecoder, SchemaSettings
+from lowtide.pipeline.table.schemas.decoding import Decoder, RawDecoder, SchemaSettings, arrow_schema_of
+from lowtide.pipeline.table.schemas.json_decoder import JsonDecoder
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-KINDS: Final = ("raw",)
+KINDS: Final = ("raw", "json")
 """The schemas that `decoder_of` knows."""
 
 
-def decoder_of(settings: SchemaSettings, table_schema: Schema) -> Decoder:  # noqa: ARG001 - raw needs no schema
+def decoder_of(settings: SchemaSettings, table_schema: Schema) -> Decoder:
     """Returns the decoder of a schema, for a table that has `table_schema`. Errors: ValueError."""
     if settings.kind == "raw":
         return RawDecoder()
+    if settings.kind == "json":
+        return JsonDecoder(arrow_schema_of(table_schema))
     raise ValueError(f"the schema {settings.kind} is unknown: it is one of {', '.join(KINDS)}")
