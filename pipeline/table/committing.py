@@ -193,10 +193,10 @@ class RoundVerdict(Enum):
 
 def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> RoundVerdict:
     """Decides about the files of a round that read the table at the snapshot `base`, with the progress `before`."""
+    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):  # An erasure also expires what is older.
+        return RoundVerdict.FENCED
     if not is_complete(metadata, base):
         return RoundVerdict.UNCLEAR
-    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):
-        return RoundVerdict.FENCED
     now = progress_of(metadata)
     if now is not None and (before is None or (now.positions, now.round_id) != (before.positions, before.round_id)):
         return RoundVerdict.TAKEN
