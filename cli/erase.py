@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import typer
 
@@ -21,6 +21,13 @@ from lowtide.admin.standing import StandingTerms
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import check_terminal, confirm
 from lowtide.cli.delete_plan import brokers_with_reasons
+from lowtide.cli.erase_table import (
+    ErasedTables,
+    TableReachOptions,
+    erased_from_tables,
+    opened_for_erasure,
+    query_without_topic,
+)
 from lowtide.cli.find import (
     SelectorOptions,
     check_selectors,
@@ -70,6 +77,14 @@ NO_OPTIONS: Final = ErasureOptions()
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
+Tombstone = Annotated[
+    bool,
+    typer.Option(
+        "--tombstone",
+        help="then write a record with each key and no value, so that tables that were made of the topic forget it "
+        "too; such a record contains the key",
+    ),
+]
 Standing = Annotated[str | None, typer.Option("--standing", metavar="DURATION", help=STANDING_HELP)]
 
 
@@ -91,15 +106,9 @@ async def erase(
         UUID | None,
         typer.Option("--erasure-id", metavar="UUID", help="continues an erasure whose outcome is unknown"),
     ] = None,
-    tombstone: Annotated[
-        bool,
-        typer.Option(
-            "--tombstone",
-            help="then write a record with each key and no value, so that tables that were made of the topic forget it "
-            "too; such a record contains the key",
-        ),
-    ] = False,
+    tombstone: Tombstone = False,
     standing: Standing = None,
+    reach: TableReachOptions,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -108,42 +117,68 @@ async def erase(
     a replica remove them from their files. Offsets do not change, and all other records stay. The exit code is 0 only
     if every replica is clean; otherwise run the command again when the brokers that it names are back. Give keys with
     --keys-from: --key shows them in the list of processes.
+
+    With --table, the rows in an Iceberg table and its history are erased after the records; without a topic, only they.
     """
     texts, patterns = partitions or [], selector.topics_matching or []
-    by_offset = _offsets_of(offsets or [], selector, texts)
+    only_table = reach.table is not None and not texts and not patterns
+    by_offset = _offsets_of(offsets or [], selector, None if only_table else texts)
     query = (
         None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
     )
     terms = _standing_of(standing, texts, patterns)
-    has_keys = query is not None and bool(query.keys) and not dry_run
-    if tombstone and not has_keys:
-        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
-    if terms is not None and (tombstone or not has_keys):
-        raise misused(STANDING_NEEDS)
+    _check_combination(terms, has_keys=query is not None and bool(query.keys) and not dry_run, tombstone=tombstone)
     if force and not by_offset:
         raise misused("--force needs --offsets.")
+    if only_table and (tombstone or terms is not None or force):
+        raise misused("--tombstone, --standing and --force need a topic.")
     if not (yes or dry_run):
         check_terminal()
+    opened = opened_for_erasure(reach, texts)
+    if reach.table is not None and not dry_run:
+        erasure_id = erasure_id or uuid4()
+    if only_table:
+        tables = ErasedTables(opened, query or query_without_topic(by_offset))
+        return await asyncio.to_thread(erased_from_tables, call, tables, erasure_id, asks=not yes)
     if by_offset:
         texts = [f"{texts[0]}:{number}" for number in by_offset]
     chosen, view = await named_partitions(call, texts, patterns)
     if query is None:
         query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
+    tables = ErasedTables(opened, query)
+    tables.check_topics({key.topic for key in chosen})
     if not dry_run and not yes:
-        found = await _erased(call, query, chosen, view, dry_run=True)
-        _check_searched(call, chosen, found)
-        count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
-        confirm(
-            f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
-            None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
-        )
+        await _confirm(call, query, chosen, view, tables)
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
-    exit_code = _shown(call, chosen, results, dry_run=dry_run)
+    await asyncio.to_thread(tables.run, erasure_id if not dry_run else None)
+    exit_code = _shown(call, chosen, results, tables, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
     return exit_code
+
+
+def _check_combination(terms: StandingTerms | None, *, has_keys: bool, tombstone: bool) -> None:
+    """Errors: CommandError for options that exclude each other."""
+    if tombstone and not has_keys:
+        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if terms is not None and (tombstone or not has_keys):
+        raise misused(STANDING_NEEDS)
+
+
+async def _confirm(
+    call: NetworkCall, query: RecordQuery, chosen: list[TopicPartition], view: ClusterView, tables: ErasedTables
+) -> None:
+    """Shows what would be erased, and asks. Errors: CommandError."""
+    found = await _erased(call, query, chosen, view, dry_run=True)
+    _check_searched(call, chosen, found)
+    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+    also = await asyncio.to_thread(tables.question)
+    confirm(
+        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
+        None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
+    )
 
 
 def _write_tombstones(
@@ -173,14 +208,19 @@ def _write_tombstones(
     return producer.acknowledged_records
 
 
-def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str]) -> dict[int, OffsetRanges]:
-    """Returns the offsets by partition; none if another option says what to erase. Errors: CommandError."""
+def _offsets_of(
+    texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str] | None
+) -> dict[int, OffsetRanges]:
+    """Returns the offsets by partition; none if another option says what to erase. Without topics: of a table.
+
+    Errors: CommandError.
+    """
     given = check_selectors(
         {"--key": selector.key, "--keys-from": selector.keys_from, "--header": selector.header, "--offsets": texts}
     )
     if given != "--offsets":
         return {}
-    if len(topics) != 1 or ":" in topics[0] or selector.topics_matching:
+    if topics is not None and (len(topics) != 1 or ":" in topics[0] or selector.topics_matching):
         raise misused("--offsets needs exactly one topic, without partitions: it names them itself.")
     found: dict[int, list[tuple[int, int]]] = {}
     for text in texts:
@@ -242,10 +282,14 @@ def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Resu
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
 
 
-def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> ExitCode:
+def _shown(
+    call: NetworkCall, chosen: list[TopicPartition], results: Results, tables: ErasedTables, *, dry_run: bool
+) -> ExitCode:
     """Prints the results, and on standard error what is missing. Returns the exit code."""
     columns = FOUND_COLUMNS if dry_run else COLUMNS
-    call.show(_document(chosen, results, dry_run=dry_run), columns, _rows(chosen, results, dry_run=dry_run))
+    document = _document(chosen, results, dry_run=dry_run) | tables.document()
+    call.show(document, columns, _rows(chosen, results, dry_run=dry_run))
+    tables_left = tables.shown(call.output)
     failed = sum(isinstance(each, AdminError) for each in results.values())
     done = [each for each in results.values() if isinstance(each, PartitionErasure)]
     if dry_run:
@@ -263,7 +307,7 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
         remark(f"Not erased yet at {missing}: run the same command again when the cause is gone.")
     if failed:
         raise CommandError(f"{plural(failed, 'partition')} failed: run the same command again when the cause is gone.")
-    return ExitCode.FAILED if missing else ExitCode.DONE
+    return ExitCode.FAILED if missing or tables_left else ExitCode.DONE
 
 
 def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> list[tuple[object, ...]]:

@@ -17,6 +17,8 @@ from lowtide.admin.settings import ClientSettings
 from lowtide.cli.call import OptionGroup, SettingsCall, unhurried
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_json_line, print_table, printable, remark
+from lowtide.cli.table_catalog import Catalog, CatalogProperties
+from lowtide.cli.table_maintenance import compact, expire, orphans
 from lowtide.cli.table_status import table_status
 from lowtide.cli.tokens import duration_ms_of
 from lowtide.runtime.clock import SystemClock
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from lowtide.pipeline.table.session import Workers
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.command("compact")(compact)
+app.command("expire")(expire)
+app.command("orphans")(orphans)
 
 SPARK: Final = {
     "spark.app.name": "lowtide table",
@@ -39,21 +44,9 @@ SPARK: Final = {
 
 TOPIC: Final = "{topic}"
 
-Catalog = Annotated[
-    str,
-    typer.Option(
-        "--catalog",
-        metavar="URI|NAME",
-        help="sqlite:///FILE, http://…, thrift://…, or a name in PyIceberg's configuration",
-    ),
-]
 TableName = Annotated[
     str,
     typer.Option("--table", metavar="NAMESPACE.NAME", help=f"may contain {TOPIC}; with several topics it must"),
-]
-CatalogProperties = Annotated[
-    list[str] | None,
-    typer.Option("--catalog-property", metavar="KEY=VALUE", help="as PyIceberg names them; may be repeated"),
 ]
 
 
