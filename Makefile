@@ -15,7 +15,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline demo-erase docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline demo-table demo-erase docs wheel wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -222,6 +222,9 @@ demo: $(INSTALLED) kcat ## load 336,776 flights, delete some, kill the broker, a
 
 demo-pipeline: $(INSTALLED)-pipeline java ## stream a year of flights through a topic from which Spark deletes what it has read, and draw a picture (docs/pipeline.md)
 	@$(BIN)/python demo/pipeline.py
+
+demo-table: $(INSTALLED)-pipeline java ## stream a year of flights into an Iceberg table, kill the job, and forget one aircraft in both (docs/tables.md)
+	@$(BIN)/python demo/flights_table.py
 
 demo-erase: $(INSTALLED) ## forget one of ten thousand people while records are written and a broker is killed
 	@$(BIN)/python demo/erase_person.py
