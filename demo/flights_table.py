@@ -138,7 +138,7 @@ def files_with_aircraft(broker: Broker, lake: Lake) -> list[str]:
 
 def left_in_topic(bootstrap: str) -> int:
     """Returns the number of offsets between the log starts and the ends."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo", "log_level": 2})
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
     bounds = [consumer.get_watermark_offsets(TopicPartition(TOPIC, number), 30.0) for number in range(PARTITIONS)]
     consumer.close()
@@ -181,7 +181,7 @@ def run(directory: Path) -> None:
     of_aircraft = sum(aircraft_of(each) == AIRCRAFT for each in flights)
     broker.start()
     try:
-        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(DEADLINE_S)
         half = len(flights) // 2
         load(broker.address, flights[:half])
