@@ -27,6 +27,7 @@ from lowtide.cli.find import (
     named_partitions,
     search_progress,
     selector_of,
+    shortened,
     topic_ids_of,
 )
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -132,6 +133,8 @@ async def erase(
     if not dry_run and not yes:
         found = await _erased(call, query, chosen, view, dry_run=True)
         _check_searched(call, chosen, found)
+        for line in _newest_lines(chosen, found, refused=bool(by_offset) and not force):
+            remark(line)
         count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
         confirm(
             f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
@@ -139,7 +142,8 @@ async def erase(
         )
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
-    exit_code = _shown(call, chosen, results, dry_run=dry_run)
+    newest_lines = _newest_lines(chosen, results, refused=bool(by_offset) and not force)
+    exit_code = _shown(call, chosen, results, newest_lines, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
@@ -242,7 +246,9 @@ def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Resu
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
 
 
-def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> ExitCode:
+def _shown(
+    call: NetworkCall, chosen: list[TopicPartition], results: Results, newest_lines: list[str], *, dry_run: bool
+) -> ExitCode:
     """Prints the results, and on standard error what is missing. Returns the exit code."""
     columns = FOUND_COLUMNS if dry_run else COLUMNS
     call.show(_document(chosen, results, dry_run=dry_run), columns, _rows(chosen, results, dry_run=dry_run))
@@ -250,6 +256,8 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
     done = [each for each in results.values() if isinstance(each, PartitionErasure)]
     if dry_run:
         if call.output is Output.TEXT:
+            for line in newest_lines:
+                print(line)
             print(f"{plural(sum(each.count for each in done), 'record')} would be erased. Nothing was erased.")
         if failed:
             raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
@@ -264,6 +272,20 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
     if failed:
         raise CommandError(f"{plural(failed, 'partition')} failed: run the same command again when the cause is gone.")
     return ExitCode.FAILED if missing else ExitCode.DONE
+
+
+def _newest_lines(chosen: list[TopicPartition], results: Results, *, refused: bool) -> list[str]:
+    """Returns a line for each partition with records that are the newest versions of their keys."""
+    lines = []
+    for key in chosen:
+        result = results[key]
+        if isinstance(result, PartitionErasure) and result.newest:
+            is_one = sum(last - first + 1 for first, last in result.newest) == 1
+            are = "is the newest version of its key" if is_one else "are the newest versions of their keys"
+            whose = "This key has" if is_one else "These keys have"
+            then = "Without --force, nothing is erased there." if refused else f"{whose} no value afterwards."
+            lines.append(f"{key.topic}:{key.partition}: {shortened(result.newest)} {are}. {then}")
+    return lines
 
 
 def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> list[tuple[object, ...]]:
@@ -307,6 +329,7 @@ def _value(key: TopicPartition, result: PartitionErasure | AdminError) -> dict[s
         "searched_from": result.searched_from,
         "searched_to": result.searched_to,
         "records": result.count,
+        "newest_versions": [[first, last] for first, last in result.newest],
         "erasures_end": None if result.erasures_end < 0 else result.erasures_end,
         "erased_by": list(result.erased_by),
         "not_erased_by": [
