@@ -130,19 +130,13 @@ async def erase(
     chosen, view = await named_partitions(call, texts, patterns)
     if query is None:
         query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
+    refused = bool(by_offset) and not force
     if not dry_run and not yes:
         found = await _erased(call, query, chosen, view, dry_run=True)
-        _check_searched(call, chosen, found)
-        for line in _newest_lines(chosen, found, refused=bool(by_offset) and not force):
-            remark(line)
-        count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
-        confirm(
-            f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
-            None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
-        )
+        _ask(call, chosen, found, refused=refused)
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
-    newest_lines = _newest_lines(chosen, results, refused=bool(by_offset) and not force)
+    newest_lines = _newest_lines(chosen, results, refused=refused)
     exit_code = _shown(call, chosen, results, newest_lines, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
@@ -238,12 +232,20 @@ async def _erased(
     return results
 
 
-def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Results) -> None:
-    """Shows a search that failed. Errors: CommandError."""
+def _ask(call: NetworkCall, chosen: list[TopicPartition], found: Results, *, refused: bool) -> None:
+    """Shows what was found, and asks. Errors: CommandError if a search failed, or the answer is no."""
+    rows = _rows(chosen, found, dry_run=True)
     failed = [each for each in found.values() if isinstance(each, AdminError)]
     if failed:
-        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, _rows(chosen, found, dry_run=True))
+        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, rows)
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
+    for line in _newest_lines(chosen, found, refused=refused):
+        remark(line)
+    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+    confirm(
+        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
+        None if call.output is Output.JSON else (FOUND_COLUMNS, rows),
+    )
 
 
 def _shown(
