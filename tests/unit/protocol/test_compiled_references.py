@@ -124,13 +124,14 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
     )
     batch = (records, 2, 0, 1, 0, None, 0, 10)
     return {
-        "add_keys": [(bytearray(60), SECRET, keyed, 3)],
+        "add_hashes": [(bytearray(), SECRET, keyed, 3)],
         "append_records": [(batch, 0, empty, 0, None), ((*batch[:5], 7, *batch[6:]), 0, empty, 0, lists)],
         "append_rows": [
             (bytearray(), rows, (None, 0, 2, 1000, 7)),
             (bytearray(), (*rows[:4], None, None, None), (None, 0, 2, 1000, 7)),
         ],
         "copy_keys": [(array("q", [7, 1] + [0] * 6), array("q", bytes(128)))],
+        "filter_pages": [((bytearray(8), bytearray(4)), 3), ((), 1)],
         "find_record": [(records, 2, 1, 0), (records, 2, 9, 0)],
         "hash_key": [(SECRET, b"key")],
         "match_header": [(records, 2, b"n", None), (records, 2, b"n", b"c")],
@@ -144,6 +145,7 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
         **codec_cases(),
         "plain_records": [(b"head", [(b"k", b"v"), (None, None)]), (b"head", [])],
         "retain": [(table._table, SECRET, keyed, 3, 1, 5, drops, shift) for drops, shift in ((False, None), (True, 7))],
+        "sort_hashes": [(bytearray(8),)],
         "walk_records": [(records, 2), (keyed, 3)],
     }
 
