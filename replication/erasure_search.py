@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
-    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.leadership import FollowerState
 
 
 class FoundRecord(NamedTuple):

@@ -16,15 +16,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from lowtide.replication.eligible_leaders import eligible_leaders
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
-from lowtide.replication.leadership import IsrProposal, Leadership
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
-    from lowtide.metadata.image import MetadataImage
+    from lowtide.metadata.image import MetadataImage, PartitionImage
+    from lowtide.metadata.store import Revision
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
     from lowtide.replication.erasure_search import ErasureSearch
-    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.leadership import FollowerState, Leadership
+
+
+class IsrProposal(msgspec.Struct, eq=False):
+    """A proposed ISR in place of that of `base`. Compared by identity: the same change may be proposed twice.
+
+    `decided_at` is the revision of the image on which it was decided. `elr` are the eligible leaders beside it
+    (KIP-966).
+    """
+
+    base: PartitionImage
+    decided_at: Revision
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+    elr: tuple[BrokerId, ...] = ()
+    elr_epochs: tuple[BrokerEpoch, ...] = ()
 
 
 def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:

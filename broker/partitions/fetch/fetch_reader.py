@@ -40,8 +40,7 @@ from lowtide.protocol.schema import NO_ROWS
 from lowtide.protocol.types import BrokerEpoch, BrokerId
 from lowtide.replication import epoch_ends
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
-from lowtide.replication.leadership import assumed_epoch, not_a_replica
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FollowerFetch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import FailureKind, StorageError
 
@@ -347,6 +346,15 @@ def response_of(sent: Answers, plan: FetchPlan, rules: FetchRules, reader: Fetch
         responses=responses,
         node_endpoints=endpoints,
     )
+
+
+def assumed_epoch(broker_id: BrokerId, image: MetadataImage) -> BrokerEpoch:
+    """Returns the registration assumed for a follower whose version reports none: the one that the image shows.
+
+    Valid only while the cluster doesn't report log starts.
+    """
+    present = image.brokers.get(broker_id)
+    return UNKNOWN_BROKER_EPOCH if present is None or image.log_start_reporting else present.epoch
 
 
 def has_log_start_to_tell(target: FetchTarget, partition: Partition) -> bool:

@@ -22,7 +22,7 @@ from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget,
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerEpoch, BrokerId
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
-from lowtide.replication.follower_state import FollowerState
+from lowtide.replication.leadership import FollowerState
 
 END = 10
 

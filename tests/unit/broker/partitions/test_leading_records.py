@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, assumed_epoch
 from lowtide.metadata import keys
 from lowtide.metadata.records import encode
 from lowtide.protocol.batch_building import build_batch
@@ -17,6 +17,7 @@ from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import topic_id_text
+from tests.unit.replication.leaders import image_of
 
 from .leading import LAG_MS, NONE, Follower, Leading, simulate
 
@@ -433,3 +434,10 @@ def test_a_batch_behind_a_refused_one_is_the_first_only_when_it_comes_again(gone
         del third
 
     simulate(run)
+
+
+def test_an_epoch_is_assumed_while_no_report_is_needed() -> None:
+    brokers = {1: 1, 2: 2, 3: 3}
+    old, new = image_of(10, brokers, reporting=False), image_of(10, brokers)
+    assert [assumed_epoch(2, old), assumed_epoch(9, old)] == [2, -1]
+    assert [assumed_epoch(2, new), assumed_epoch(9, new)] == [-1, -1]
