@@ -17,7 +17,7 @@ from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lowtide.replication.in_sync_replicas import IsrProposal
+    from lowtide.replication.eligible_leaders import IsrProposal
     from lowtide.replication.leadership import Leadership
 
 BATCH_PARTITIONS: Final = 40

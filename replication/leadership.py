@@ -25,18 +25,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from lowtide.protocol.types import (
+    NO_LEADER_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+)
 
 if TYPE_CHECKING:
     from lowtide.metadata.broker_image import BrokerImage
     from lowtide.metadata.image import MetadataImage, PartitionImage
     from lowtide.metadata.store import Revision
-    from lowtide.protocol.types import TopicId
+    from lowtide.replication.eligible_leaders import IsrProposal
     from lowtide.replication.erasure_search import ErasureSearch
-    from lowtide.replication.in_sync_replicas import IsrProposal
     from lowtide.storage.log.log import Log
-
-UNKNOWN_BROKER_EPOCH: Final[BrokerEpoch] = -1
 
 NEVER_MS: Final = -(1 << 62)
 
@@ -160,9 +166,8 @@ class FollowerState(msgspec.Struct):
         """Drops what it reported under a registration that has ended, except the time of its last fetch."""
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.log_end_offset = self.log_start_offset = self.sent_log_start = self.leader_end_offset = (
-            self.goal_offset
-        ) = UNKNOWN_OFFSET
+        self.log_end_offset = self.log_start_offset = self.sent_log_start = UNKNOWN_OFFSET
+        self.leader_end_offset = self.goal_offset = UNKNOWN_OFFSET
         self.matches = False
         self.caught_up_ms = self.goal_ms = NEVER_MS
 

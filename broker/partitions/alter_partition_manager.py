@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lowtide.broker.promises import Spawn
     from lowtide.metadata.session import MetadataSession
-    from lowtide.replication.in_sync_replicas import IsrProposal
+    from lowtide.replication.eligible_leaders import IsrProposal
     from lowtide.replication.leadership import Leadership
     from lowtide.replication.partition import Partition
 

@@ -15,8 +15,17 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import PartitionData
-from lowtide.protocol.types import UNKNOWN_OFFSET, ZERO_TOPIC_ID, BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
-from lowtide.replication.leadership import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.protocol.types import (
+    UNKNOWN_BROKER_EPOCH,
+    UNKNOWN_OFFSET,
+    ZERO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+)
+from lowtide.replication.leadership import FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:

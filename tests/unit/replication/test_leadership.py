@@ -13,7 +13,7 @@ import pytest
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.in_sync_replicas import IsrProposal
+from lowtide.replication.eligible_leaders import IsrProposal
 from lowtide.replication.leadership import (
     FetchTimes,
     FollowerFetch,

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.in_sync_replicas import IsrProposal
+from lowtide.replication.eligible_leaders import IsrProposal
 from lowtide.replication.leadership import FollowerFetch
 from tests.examples import examples
 
