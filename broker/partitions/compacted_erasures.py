@@ -216,7 +216,7 @@ class CompactedErasure:
         assert leadership is not None
         for broker_id, follower in leadership.followers.items():
             task, broker = self._asked.get(broker_id), image.brokers.get(broker_id)
-            if (task is None or task.done()) and self._search.may_ask(broker_id, follower, image):
+            if (task is None or task.done()) and in_sync_replicas.may_search(self._search, broker_id, follower, image):
                 assert broker is not None
                 self._asked[broker_id] = self._parts.tasks.spawn(
                     self._ask(broker, follower.broker_epoch), name=f"replica-search-{broker_id}"
