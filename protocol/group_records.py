@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -76,6 +76,10 @@ REMEMBERED_NAMES_MAX: Final = 500
 """The number of cached key prefixes, and the maximum length of both names in one: some megabytes in total."""
 
 _INT32 = struct.Struct(">i")
+_FIRST_PARTITIONS_COUNT: Final = 256
+_FIRST_PARTITIONS: Final = tuple(_INT32.pack(number) for number in range(_FIRST_PARTITIONS_COUNT))
+"""The ends of most keys: packing one takes longer than looking it up."""
+
 _INT64 = struct.Struct(">q")
 _OFFSET_VALUE = struct.Struct(">hqiB")
 """Version, offset, leader epoch, and the metadata length plus one, if that fits into one byte."""
@@ -149,11 +153,12 @@ class OffsetCommit(msgspec.Struct, frozen=True):
 
 
 class OffsetCommits(msgspec.Struct, frozen=True):
-    """Consecutive offsets of one group and topic, by partition; at least one."""
+    """Consecutive offsets of one group and topic; at least one."""
 
     group: str
     topic: str
-    values: list[tuple[int, OffsetCommitValue]]
+    values: dict[int, OffsetCommitValue]
+    """By partition, in the order of their records."""
     metadata_size: int
     """The characters of their metadata together."""
 
@@ -165,31 +170,30 @@ class GroupMetadata(msgspec.Struct, frozen=True):
     value: GroupMetadataValue | None
 
 
-def encode_offset_commits(
-    group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]]
-) -> list[CoordinatorRecord]:
+def encode_offset_commits(group: str, topic: str, values: Mapping[int, OffsetCommitValue]) -> list[CoordinatorRecord]:
     """Encodes offsets of one commit, by partition: they have the same times, topic id and committer.
 
     The result equals that of the codecs of `OffsetCommitKey` and `OffsetCommitValue`, in a fraction of the time: a
     broker writes tens of thousands per second. Common parts are encoded once.
     """
-    key_start, pack_key, pack_value, common = _key_start(group, topic), _INT32.pack, _OFFSET_VALUE.pack, values[0][1]
+    key_start, pack_key, pack_value = _key_start(group, topic), _INT32.pack, _OFFSET_VALUE.pack
+    common, ends = next(iter(values.values())), _FIRST_PARTITIONS
     if common.expire_timestamp != NO_TIMESTAMP or common.committer is not None:
         version = (
             OFFSET_COMMIT_VERSION if common.expire_timestamp == NO_TIMESTAMP else OFFSET_COMMIT_VERSION_WITH_EXPIRY
         )
-        return [(key_start + pack_key(partition), encode_value(value, version)) for partition, value in values]
+        return [(key_start + pack_key(number), encode_value(value, version)) for number, value in values.items()]
     end = _INT64.pack(common.commit_timestamp) + (
         _NO_TAGS if common.topic_id == ZERO_TOPIC_ID else _TOPIC_ID_FOLLOWS + common.topic_id
     )
     return [
         (
-            key_start + pack_key(partition),
+            key_start + (ends[number] if 0 <= number < _FIRST_PARTITIONS_COUNT else pack_key(number)),
             _encode_with_metadata(value, end)
             if value.metadata
             else pack_value(OFFSET_COMMIT_VERSION, value.offset, value.leader_epoch, 1) + end,
         )
-        for partition, value in values
+        for number, value in values.items()
     ]
 
 
@@ -205,7 +209,7 @@ def encode_offset_commit(group: str, topic: str, partition: int, value: OffsetCo
     """Encodes an offset, or a tombstone for None."""
     if value is None:
         return _key_start(group, topic) + _INT32.pack(partition), None
-    return encode_offset_commits(group, topic, [(partition, value)])[0]
+    return encode_offset_commits(group, topic, {partition: value})[0]
 
 
 def _key_start(group: str, topic: str) -> bytes:
