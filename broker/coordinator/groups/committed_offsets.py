@@ -11,13 +11,12 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, NOBODY, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import NONE, ErrorCode
@@ -54,8 +53,6 @@ _KEPT_ROWS: Final[dict[type[Any], list[Any]]] = {
 
 NO_RETENTION_TIME: Final = -1
 """The broker decides how long offsets are kept."""
-
-NOBODY: Final[Mapping[str, OffsetCommitter]] = MappingProxyType({})
 
 _LATEST_MS: Final = 2**63 - 1
 """The largest timestamp of a record: forever."""
