@@ -85,7 +85,10 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             if visits is None
             else self._read(visits, min(self.maximum_bytes, request.max_bytes), committed=committed)
         )
-        if visits is None or read is None or not self._may_read_all(visits, context):
+        if visits is None or read is None:
+            return None
+        may_read = self.may_read
+        if may_read is not None and not all(may_read(context, each.topic_partition.topic) for _, each in visits):
             return None
         answers, sizes = read
         size = sum(sizes)
@@ -147,10 +150,6 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
         elif not visits or (len(visits) > 1 and len({partition for _, partition in visits}) < len(visits)):
             return None  # If a partition is named twice, the last entry wins.
         return visits if len(visits) <= PARTITIONS_MAX else None
-
-    def _may_read_all(self, visits: list[Visit], context: RequestContext) -> bool:
-        may_read = self.may_read
-        return may_read is None or all(may_read(context, partition.topic_partition.topic) for _, partition in visits)
 
     def _read(self, visits: list[Visit], left: int, *, committed: bool) -> tuple[list[PartitionData], list[int]] | None:
         """Reads up to `left` bytes, to the last stable offset if `committed`.
