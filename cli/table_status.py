@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lowtide.admin.settings import ClientSettings
 from lowtide.cli.outcome import CommandError, misused
+from lowtide.cli.printing import plural
 from lowtide.protocol.types import ZERO_TOPIC_ID, topic_id_text
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lowtide.pipeline.table.progress import TableProgress
+    from lowtide.protocol.messages.describe_retention import RetainedPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +131,37 @@ def table_status(client: ClientSettings, catalog: Catalog, name: str) -> TableSt
             for place in sorted({*progress.positions, *places})
         ),
     )
+
+
+def table_positions(catalog: str, properties: Sequence[str] | None, name: str, topic: str) -> dict[int, int]:
+    """Returns the next offset of each partition, which a table lacks. Errors: CommandError."""
+    from lowtide.pipeline.options import OptionError  # noqa: PLC0415 - slow
+    from lowtide.pipeline.table import check_packages  # noqa: PLC0415
+
+    try:
+        check_packages(with_spark=False)
+        from lowtide.pipeline.table.options import catalog_settings, check_table_name, load_catalog  # noqa: PLC0415
+
+        opened = load_catalog(catalog_settings(catalog, properties or ()))
+        _, progress = load_progress(opened, check_table_name(name))
+    except ImportError as error:
+        raise CommandError(f"{error}.") from error
+    except OptionError as error:
+        raise misused(f"{error}.") from error
+    if progress.topic != topic:
+        raise misused(f"table {name} has the topic {progress.topic}, not {topic}.")
+    return {place.partition: offset for place, offset in progress.positions.items()}
+
+
+def kept_line(name: str, row: RetainedPartition, until: int) -> str:
+    """Returns what a table has of the records that a partition keeps."""
+    number, start, end = row.partition_index, row.log_start_offset, row.log_end_offset
+    if row.error_code or start < 0 or end < 0:
+        return f"{number}: the table {name} has up to offset {until}."
+    both, waiting = max(min(until, end) - start, 0), max(end - max(until, start), 0)
+    parts = [f"{number}: kept: the table {name} has up to offset {until}"]
+    if both:
+        parts.append(f"{plural(both, 'offset')} from {start} on {'is' if both == 1 else 'are'} also there")
+    if waiting:
+        parts.append(f"{plural(waiting, 'offset')} {'waits' if waiting == 1 else 'wait'} for its next round")
+    return "; ".join(parts) + "."
