@@ -46,6 +46,7 @@ ENTRIES: Final = {
     "groups": Entry("List and describe groups, reset their offsets, delete them.", CLUSTER, "groups"),
     "acls": Entry("List, create, remove and explain ACLs.", CLUSTER, "acls"),
     "records": Entry("Delete, sweep, show and produce records.", CLUSTER, "records"),
+    "table": Entry("Write topics into Iceberg tables with Spark; show their progress.", CLUSTER, "table"),
     "erasures": Entry("Show the ledger of erasures; issue and verify signed receipts.", CLUSTER, "erasures"),
     "users": Entry("Add, list and remove users that log in by SCRAM.", CLUSTER, "users"),
     "tokens": Entry("Create, list, renew and expire delegation tokens.", CLUSTER, "tokens"),

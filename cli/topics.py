@@ -24,6 +24,7 @@ from lowtide.cli.confirmation import confirm
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_table
 from lowtide.cli.results import error_values, errors_of, report_each
+from lowtide.cli.table_status import kept_line, table_positions
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_retention import UNKNOWN
@@ -38,11 +39,27 @@ Topics = Annotated[list[str], typer.Argument(metavar="TOPIC…")]
 
 @app.command()
 @network
-async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metavar="TOPIC")]) -> ExitCode:
+async def explain(
+    call: NetworkCall,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    *,
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", metavar="URI|NAME", help="of a table that has the topic, with --table")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="NAMESPACE.NAME", help="say also up to where this table has it")
+    ] = None,
+    catalog_property: Annotated[
+        list[str] | None, typer.Option("--catalog-property", metavar="KEY=VALUE", help="may be repeated")
+    ] = None,
+) -> ExitCode:
     """Show why the oldest segment of each partition of a topic is kept, and when which rule will delete it.
 
     Only Lowtide's brokers answer.
     """
+    if (catalog is None) != (table is None):
+        raise misused("--catalog and --table belong together.")
+    until = None if catalog is None or table is None else table_positions(catalog, catalog_property, table, topic)
     described = (await call.client.describe_topics([topic]))[topic]
     if not isinstance(described, TopicDescription):
         unknown = isinstance(described, BrokerAnsweredError) and described.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -52,9 +69,12 @@ async def explain(call: NetworkCall, topic: Annotated[str, typer.Argument(metava
     except NotAnsweredError as error:
         raise CommandError(f"{error}.") from error
     if call.output is Output.JSON:
-        print_json(_explanation_value(topic, explanation))
+        value = _explanation_value(topic, explanation)
+        print_json(value if until is None else value | {"table": {"name": table, "offsets": until}})
     else:
         _print_explanation(topic, explanation)
+        for row in explanation.rows if until is not None else ():
+            print(kept_line(str(table), row, (until or {}).get(row.partition_index, 0)))
     return ExitCode.FAILED if any(row.error_code != ErrorCode.NONE for row in explanation.rows) else ExitCode.DONE
 
 

@@ -180,25 +180,27 @@ def _with_id(metadata: TableMetadata, commit_id: str) -> Snapshot | None:
 
 
 # ---------------------------------------------------------------------- a commit that came second
-class Verdict(Enum):
+class RoundVerdict(Enum):
     """What is to be done with the files of a round after another commit."""
 
-    COMMIT_AGAIN = "commit them on the new snapshot"
-    TAKEN = "delete them: another job has made the progress"
-    FENCED = "delete them: an erasure came between, and their records may be erased"
-    UNCLEAR = "leave them: snapshots in between were expired, or the branch was rolled back"
+    COMMIT_AGAIN = "others have committed without making progress"
+    TAKEN = "another job has written the same records"
+    FENCED = "an erasure came between, which may have erased some of its records"
+    REPARTITIONED = "the table is partitioned in another way now"
+    UNCLEAR = "snapshots in between were expired, or the branch was rolled back"
+    """Whether the files are in the table is not certain, so they stay."""
 
 
-def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> Verdict:
+def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> RoundVerdict:
     """Decides about the files of a round that read the table at the snapshot `base`, with the progress `before`."""
     if not is_complete(metadata, base):
-        return Verdict.UNCLEAR
+        return RoundVerdict.UNCLEAR
     if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):
-        return Verdict.FENCED
+        return RoundVerdict.FENCED
     now = progress_of(metadata)
     if now is not None and (before is None or (now.positions, now.round_id) != (before.positions, before.round_id)):
-        return Verdict.TAKEN
-    return Verdict.COMMIT_AGAIN
+        return RoundVerdict.TAKEN
+    return RoundVerdict.COMMIT_AGAIN
 
 
 def is_complete(metadata: TableMetadata, base: int | None) -> bool:

@@ -30,6 +30,8 @@ NEED_SPARK = (
         "logins",
         "spark_example",
         "stream_read",
+        "table",
+        "table_kills",
         "trim",
         "trim_listener",
         "worker_garbage",

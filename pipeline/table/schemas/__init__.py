@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lowtide.pipeline.table.schemas.avro_decoder import avro_decoder
-from lowtide.pipeline.table.schemas.decoding import Decoder, SchemaSettings, arrow_schema_of
+from lowtide.pipeline.table.schemas.decoding import Decoder, RawDecoder, SchemaSettings, arrow_schema_of
 from lowtide.pipeline.table.schemas.json_decoder import JsonDecoder
 from lowtide.pipeline.table.schemas.protobuf_decoder import protobuf_decoder
-from lowtide.pipeline.table.schemas.raw import RawDecoder
 from lowtide.pipeline.table.schemas.registry import Registry
 
 if TYPE_CHECKING:

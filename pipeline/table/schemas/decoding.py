@@ -83,6 +83,13 @@ class Decoder(Protocol):
         """
 
 
+class RawDecoder:
+    """The schema `raw`: each record is a row as it is, with its value as bytes. No record is dead."""
+
+    def decode(self, records: pa.RecordBatch) -> Decoded:
+        return Decoded(rows=pa.Table.from_batches([records.select(RAW_SCHEMA.names)]))
+
+
 def arrow_schema_of(table_schema: Schema) -> pa.Schema:
     """Returns the Arrow types of a table, with its field ids, and with 32-bit offsets as record batches have them."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415 - an extra

@@ -11,8 +11,8 @@ from lowtide.pipeline.table import committing
 from lowtide.pipeline.table.committing import (
     CommitUnknownError,
     HeadMovedError,
+    RoundVerdict,
     TableChange,
-    Verdict,
     commit_change,
     delete_files,
     judge,
@@ -188,23 +188,23 @@ def test_after_a_foreign_commit_a_round_commits_again(catalog, table):
     append(table, 0, 1)
     base, before = head_id(table.metadata), progress_of(table.metadata)
     copy(catalog, table).append(rows_of(9, 0, 1))
-    assert judge(table.refresh().metadata, base, before) is Verdict.COMMIT_AGAIN
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.COMMIT_AGAIN
 
 
 def test_after_a_commit_that_carries_progress_on_a_round_commits_again(catalog, table):
     append(table, 0, 1)
     base, before = head_id(table.metadata), progress_of(table.metadata)
     commit_change(copy(catalog, table), TableChange(properties=carried(table.metadata)))
-    assert judge(table.refresh().metadata, base, before) is Verdict.COMMIT_AGAIN
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.COMMIT_AGAIN
 
 
 def test_after_the_progress_of_another_job_a_round_is_thrown_away(catalog, table):
     before = progress_of(table.metadata)
     append(copy(catalog, table), 0, 1)
-    assert judge(table.refresh().metadata, None, before) is Verdict.TAKEN
+    assert judge(table.refresh().metadata, None, before) is RoundVerdict.TAKEN
     base, before = head_id(table.metadata), progress_of(table.metadata)
     append(copy(catalog, table), 1, 2)
-    assert judge(table.refresh().metadata, base, before) is Verdict.TAKEN
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.TAKEN
 
 
 def test_after_a_fence_a_round_is_thrown_away_also_if_others_committed_after_it(catalog, table):
@@ -212,10 +212,10 @@ def test_after_a_fence_a_round_is_thrown_away_also_if_others_committed_after_it(
     base, before = head_id(table.metadata), progress_of(table.metadata)
     commit_change(copy(catalog, table), TableChange(properties={**carried(table.metadata), ERASURE: "e"}))
     copy(catalog, table).append(rows_of(9, 0, 1))
-    assert judge(table.refresh().metadata, base, before) is Verdict.FENCED
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.FENCED
     base, before = head_id(table.metadata), progress_of(table.metadata)
     copy(catalog, table).append(rows_of(9, 1, 2))
-    assert judge(table.refresh().metadata, base, before) is Verdict.COMMIT_AGAIN, "a round after the fence"
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.COMMIT_AGAIN, "a round after the fence"
 
 
 def test_with_expired_snapshots_in_between_nothing_is_certain(catalog, table):
@@ -226,7 +226,7 @@ def test_with_expired_snapshots_in_between_nothing_is_certain(catalog, table):
     commit_change(other, TableChange(properties=carried(other.metadata)))
     for snapshot in other.metadata.snapshots[:-1]:
         other.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
-    assert judge(table.refresh().metadata, base, before) is Verdict.UNCLEAR
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.UNCLEAR
 
 
 def test_after_a_roll_back_nothing_is_certain(table):
@@ -234,7 +234,7 @@ def test_after_a_roll_back_nothing_is_certain(table):
     append(table, 1, 2)
     base, before = head_id(table.metadata), progress_of(table.metadata)
     table.manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
-    assert judge(table.refresh().metadata, base, before) is Verdict.UNCLEAR
+    assert judge(table.refresh().metadata, base, before) is RoundVerdict.UNCLEAR
 
 
 def test_files_are_deleted_and_missing_ones_do_not_matter(table, tmp_path: Path):

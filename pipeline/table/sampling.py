@@ -1,0 +1,84 @@
+"""Chooses the schema of a new table by a sample of the topic, if the user leaves the choice to the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, BlockingCluster
+from lowtide.pipeline.options import OptionError
+from lowtide.pipeline.ranges import ReadRange
+from lowtide.pipeline.table.evolving import known_kind
+from lowtide.pipeline.table.options import AUTO, TableOptions
+from lowtide.pipeline.tasks import FetchSettings, PlannedRange
+from lowtide.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+SAMPLE_RECORDS: Final = 200
+"""How many records decide, spread over the partitions."""
+
+SAMPLE_BYTES: Final = 1 << 20
+
+OBJECTS_MIN: Final = 0.9
+"""The share of JSON objects in the sample from which on the others are dead letters of a JSON table."""
+
+
+def with_schema(options: TableOptions, catalog: Catalog, cluster: BlockingCluster) -> TableOptions:
+    """Returns the options with a schema: that of the table if there is one, or what the sample looks like.
+
+    Errors: OptionError, if the topic is empty; MissingTopicsError, ClusterError.
+    """
+    cluster.find_topics([options.topic], cluster.deadline())
+    if options.schema.kind != AUTO:
+        return options
+    kind = known_kind(catalog, options.table)
+    if kind is None:
+        values = sampled_values(options, cluster)
+        if not values:
+            raise OptionError(
+                f"topic {options.topic} has no records that show which schema its values have: give --schema"
+            )
+        kind = chosen_kind(values)
+    return replace(options, schema=replace(options.schema, kind=kind))
+
+
+def chosen_kind(values: Sequence[bytes]) -> str:
+    """Returns `json` if nearly all values are JSON objects, otherwise `raw`."""
+    objects = sum(_is_object(value) for value in values)
+    return "json" if objects >= OBJECTS_MIN * len(values) else "raw"
+
+
+def _is_object(value: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(value), dict)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+
+
+def sampled_values(options: TableOptions, cluster: BlockingCluster) -> list[bytes]:
+    """Returns values of the first records of each partition, without tombstones. Errors: ClusterError."""
+    from lowtide.pipeline.arrow_batches import BatchMaker  # noqa: PLC0415 - an extra
+    from lowtide.pipeline.fetching import RangeReader  # noqa: PLC0415
+
+    topic = cluster.leaders.topics[options.topic]
+    places = [TopicPartition(options.topic, number) for number in topic.leaders]
+    starts = cluster.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP), read_committed=True)
+    ends = cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP), read_committed=True)
+    share = max(SAMPLE_RECORDS // len(places), 1)
+    found: list[bytes] = []
+    fetch = FetchSettings(fetch_bytes=SAMPLE_BYTES, fail_on_data_loss=False)
+    for place in places:
+        start, end = starts[place].offset, min(ends[place].offset, starts[place].offset + share)
+        maker = BatchMaker(place, include_headers=False)
+        for columns in RangeReader(
+            cluster, fetch, PlannedRange(ReadRange(place, start, end), topic.topic_id)
+        ).columns():
+            found += [value for value in maker.batch(columns).column("value").to_pylist() if value is not None]
+        if len(found) >= SAMPLE_RECORDS:
+            break
+    return found
