@@ -46,6 +46,7 @@ from lowtide.pipeline.table.committing import (
     CommitUnknownError,
     HeadMovedError,
     _sent,
+    check_moved,
     is_complete,
 )
 from lowtide.pipeline.table.files import file_key
@@ -211,8 +212,9 @@ def commit_replacement(table: Table, change: Replacement) -> Snapshot:
         return _sent(table, updates, requirements, commit_id)
     except CommitUnknownError:
         raise
-    except BaseException:
+    except BaseException as error:
         producer._clean_all_uncommitted()  # noqa: SLF001 - PyIceberg deletes what its own commits have written
+        check_moved(error, table)
         raise
 
 
