@@ -1,3 +1,5 @@
+"""Messages of Protobuf become the columns that their files declare; what does not fit is a dead letter."""
+
 from __future__ import annotations
 
 import json
