@@ -12,7 +12,7 @@ import pyarrow as pa
 from lowtide.pipeline.table.schemas.avro_types import AvroType, UnsupportedSchemaError, translate
 from lowtide.pipeline.table.schemas.conforming import conform
 from lowtide.pipeline.table.schemas.evolution import Head
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, ValueFormat, FramedDecoder, built
+from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, FramedDecoder, ValueFormat, built
 from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry
 
 

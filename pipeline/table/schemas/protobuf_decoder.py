@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lowtide.pipeline.table.schemas.evolution import Head
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, ValueFormat, FramedDecoder, built
+from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, FramedDecoder, ValueFormat, built
 from lowtide.pipeline.table.schemas.protobuf_files import message_class
 from lowtide.pipeline.table.schemas.protobuf_types import MessageColumns
 from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry
