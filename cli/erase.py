@@ -34,6 +34,7 @@ from lowtide.cli.find import (
     named_partitions,
     search_progress,
     selector_of,
+    shortened,
     topic_ids_of,
 )
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -145,14 +146,16 @@ async def erase(
     chosen, view = await named_partitions(call, texts, patterns)
     if query is None:
         query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
-    tables = ErasedTables(opened, query)
+    refused, tables = bool(by_offset) and not force, ErasedTables(opened, query)
     tables.check_topics({key.topic for key in chosen})
     if not dry_run and not yes:
-        await _confirm(call, query, chosen, view, tables)
+        found = await _erased(call, query, chosen, view, dry_run=True)
+        _ask(call, chosen, found, await asyncio.to_thread(tables.question), refused=refused)
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     await asyncio.to_thread(tables.run, erasure_id if not dry_run else None)
-    exit_code = _shown(call, chosen, results, tables, dry_run=dry_run)
+    newest_lines = _newest_lines(chosen, results, refused=refused) if dry_run else []
+    exit_code = _shown(call, chosen, results, tables, newest_lines, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
@@ -165,20 +168,6 @@ def _check_combination(terms: StandingTerms | None, *, has_keys: bool, tombstone
         raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
     if terms is not None and (tombstone or not has_keys):
         raise misused(STANDING_NEEDS)
-
-
-async def _confirm(
-    call: NetworkCall, query: RecordQuery, chosen: list[TopicPartition], view: ClusterView, tables: ErasedTables
-) -> None:
-    """Shows what would be erased, and asks. Errors: CommandError."""
-    found = await _erased(call, query, chosen, view, dry_run=True)
-    _check_searched(call, chosen, found)
-    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
-    also = await asyncio.to_thread(tables.question)
-    confirm(
-        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
-        None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
-    )
 
 
 def _write_tombstones(
@@ -274,16 +263,30 @@ async def _erased(
     return results
 
 
-def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Results) -> None:
-    """Shows a search that failed. Errors: CommandError."""
+def _ask(call: NetworkCall, chosen: list[TopicPartition], found: Results, also: str, *, refused: bool) -> None:
+    """Shows what was found, and asks. Errors: CommandError if a search failed, or the answer is no."""
+    rows = _rows(chosen, found, dry_run=True)
     failed = [each for each in found.values() if isinstance(each, AdminError)]
     if failed:
-        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, _rows(chosen, found, dry_run=True))
+        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, rows)
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
+    for line in _newest_lines(chosen, found, refused=refused):
+        remark(line)
+    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+    confirm(
+        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
+        None if call.output is Output.JSON else (FOUND_COLUMNS, rows),
+    )
 
 
 def _shown(
-    call: NetworkCall, chosen: list[TopicPartition], results: Results, tables: ErasedTables, *, dry_run: bool
+    call: NetworkCall,
+    chosen: list[TopicPartition],
+    results: Results,
+    tables: ErasedTables,
+    newest_lines: list[str],
+    *,
+    dry_run: bool,
 ) -> ExitCode:
     """Prints the results, and on standard error what is missing. Returns the exit code."""
     columns = FOUND_COLUMNS if dry_run else COLUMNS
@@ -294,6 +297,8 @@ def _shown(
     done = [each for each in results.values() if isinstance(each, PartitionErasure)]
     if dry_run:
         if call.output is Output.TEXT:
+            for line in newest_lines:
+                print(line)
             print(f"{plural(sum(each.count for each in done), 'record')} would be erased. Nothing was erased.")
         if failed:
             raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
@@ -308,6 +313,20 @@ def _shown(
     if failed:
         raise CommandError(f"{plural(failed, 'partition')} failed: run the same command again when the cause is gone.")
     return ExitCode.FAILED if missing or tables_left else ExitCode.DONE
+
+
+def _newest_lines(chosen: list[TopicPartition], results: Results, *, refused: bool) -> list[str]:
+    """Returns a line for each partition with records that are the newest versions of their keys."""
+    lines = []
+    for key in chosen:
+        result = results[key]
+        if isinstance(result, PartitionErasure) and result.newest:
+            is_one = sum(last - first + 1 for first, last in result.newest) == 1
+            are = "is the newest version of its key" if is_one else "are the newest versions of their keys"
+            whose = "This key has" if is_one else "These keys have"
+            then = "Without --force, nothing is erased there." if refused else f"{whose} no value afterwards."
+            lines.append(f"{key.topic}:{key.partition}: {shortened(result.newest)} {are}. {then}")
+    return lines
 
 
 def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> list[tuple[object, ...]]:
@@ -351,6 +370,7 @@ def _value(key: TopicPartition, result: PartitionErasure | AdminError) -> dict[s
         "searched_from": result.searched_from,
         "searched_to": result.searched_to,
         "records": result.count,
+        "newest_versions": [[first, last] for first, last in result.newest],
         "erasures_end": None if result.erasures_end < 0 else result.erasures_end,
         "erased_by": list(result.erased_by),
         "not_erased_by": [

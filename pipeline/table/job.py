@@ -131,7 +131,7 @@ class TableJob:
             file_bytes=sum(one.file_size_in_bytes for one in files),
             snapshot_id=snapshot.snapshot_id,
             positions=until,
-            is_behind=this.plan.size >= self._options.rows_per_round_max,
+            is_behind=this.plan.is_behind,
         )
 
     # ------------------------------------------------------------------ where it begins

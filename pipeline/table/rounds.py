@@ -37,6 +37,8 @@ class RoundPlan(NamedTuple):
     """Exclusive; of all partitions of the topic."""
     losses: tuple[str, ...]
     """A sentence for each partition that has lost records before they were read."""
+    is_behind: bool
+    """Whether it leaves records to the next round."""
 
     @property
     def ranges(self) -> list[ReadRange]:
@@ -79,7 +81,8 @@ def plan_round(positions: Positions, bounds: Mapping[TopicPartition, LogBounds],
         start[place] = max(position, first)
     check_ends(positions, bounds)
     until = rate_limited(start, {place: one.end for place, one in bounds.items()}, rows_max)
-    return RoundPlan(start, until, tuple(losses))
+    is_behind = any(until[place] < end for place, (_, end) in bounds.items())
+    return RoundPlan(start, until, tuple(losses), is_behind)
 
 
 def check_ends(positions: Positions, bounds: Mapping[TopicPartition, LogBounds]) -> None:

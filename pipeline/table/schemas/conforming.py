@@ -6,9 +6,14 @@ scale. All else is a conflict. A column that the values lack is null.
 
 from __future__ import annotations
 
+from typing import Final
+from uuid import UUID
+
 import pyarrow as pa
 
 from lowtide.pipeline.table.schemas.names import ELEMENT, Path, children, shown
+
+_WIDER: Final = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 
 
 def missing_fields(found: list[pa.Field], known: list[pa.Field]) -> list[pa.Field]:
@@ -65,7 +70,7 @@ def _takes(column: pa.DataType, found: pa.DataType) -> bool:
         return True
     if pa.types.is_decimal(column) and pa.types.is_decimal(found):
         return bool(column.scale == found.scale and column.precision >= found.precision)
-    return (found, column) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+    return (found, column) in _WIDER
 
 
 def conform(array: pa.Array, column: pa.DataType) -> pa.Array:
@@ -89,7 +94,15 @@ def conform(array: pa.Array, column: pa.DataType) -> pa.Array:
         pairs = [conform(array.keys, column.key_type), conform(array.items, column.item_type)]
         fields = [pa.field("key", column.key_type, nullable=False), pa.field("value", column.item_type)]
         return _with_children(array, column, pa.StructArray.from_arrays(pairs, fields=fields))
-    return array.cast(column)
+    return _uuids(array) if column == pa.uuid() else array.cast(column)
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    """Converts texts or 16 bytes. Errors: ValueError."""
+    if pa.types.is_string(array.type):
+        numbers = [None if one is None else UUID(one).bytes for one in array.to_pylist()]
+        array = pa.array(numbers, pa.binary(16))
+    return pa.ExtensionArray.from_storage(pa.uuid(), array)
 
 
 def _with_children(array: pa.Array, column: pa.DataType, inner: pa.Array) -> pa.Array:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _TALLY: Final = b"lowtide.tally"
 _DECLARED: Final = b"lowtide.declared."
 
+Head = tuple[int, ...]
+"""The id of a writer's schema in the registry, and for Protobuf the indexes of its message."""
+
 
 def union_of_columns(table_schema: Schema, found: Iterable[pa.Schema]) -> pa.Schema:
     """Returns the columns that a table gets, from the `new_columns` of several batches and tasks.
@@ -33,13 +36,14 @@ def union_of_columns(table_schema: Schema, found: Iterable[pa.Schema]) -> pa.Sch
     """
     known = list(arrow_schema_of(table_schema))
     tally = Tally()
-    declared: dict[int, pa.Schema] = {}
+    declared: dict[Head, pa.Schema] = {}
     for one in found:
         for key, value in (one.metadata or {}).items():
             if key == _TALLY:
                 tally.merge(msgspec.json.decode(value, type=Tally))
             elif key.startswith(_DECLARED):
-                declared[int(key.removeprefix(_DECLARED))] = pa.ipc.read_schema(pa.py_buffer(value))
+                head = tuple(int(one) for one in key.removeprefix(_DECLARED).split(b"."))
+                declared[head] = pa.ipc.read_schema(pa.py_buffer(value))
     if declared:
         return columns_declared(known, declared)
     return columns_counted(known, tally)
@@ -51,7 +55,7 @@ def columns_counted(known: list[pa.Field], tally: Tally) -> pa.Schema:
     return pa.schema(admitted, metadata={_TALLY: msgspec.json.encode(tally)}) if admitted else NO_COLUMNS
 
 
-def columns_declared(known: list[pa.Field], declared: Mapping[int, pa.Schema]) -> pa.Schema:
+def columns_declared(known: list[pa.Field], declared: Mapping[Head, pa.Schema]) -> pa.Schema:
     """Returns the columns that a table gets from the schemas of writers, by their ids."""
     fields = known
     for _, one in sorted(declared.items()):
@@ -60,7 +64,9 @@ def columns_declared(known: list[pa.Field], declared: Mapping[int, pa.Schema]) -
     added = missing_fields(fields, known)
     if not added:
         return NO_COLUMNS
-    metadata = {_DECLARED + str(key).encode(): one.serialize().to_pybytes() for key, one in declared.items()}
+    metadata = {
+        _DECLARED + ".".join(map(str, head)).encode(): one.serialize().to_pybytes() for head, one in declared.items()
+    }
     return pa.schema(added, metadata=metadata)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.update import SetLocationUpdate
 
 from lowtide.pipeline.table.files import (
     UNKNOWN_NS,
@@ -143,8 +144,8 @@ def test_a_table_behind_a_link_has_no_loose_files(tmp_path) -> None:
     with sqlite_catalog(tmp_path / "link") as catalog:
         table = persons_table(catalog)
         append_round(table, [0, 1], 0)
-        with table.transaction() as change:
-            change.update_location(table.location().replace("/link/", "/real/"))
+        moved = SetLocationUpdate(location=table.location().replace("/link/", "/real/"))
+        catalog.commit_table(table, (), (moved,))
         assert "/real/" in table.refresh().location()
         loose = loose_files(table)
         assert (loose.data, loose.manifests, loose.others) == ([], [], [])
