@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.types import ListType, LongType, StringType
 
 from lowtide.pipeline.table.maintenance import compact, expire
 from lowtide.pipeline.table.progress import OFFSETS, head_id, properties_of
+from lowtide.pipeline.table.rewriting import TableRewriteError, check_writable
+from lowtide.pipeline.table.schemas.decoding import DECODED_SCHEMA, arrow_schema_of
 
 from .crashes import Crash, Steps, crashing
 from .persons import (
@@ -42,6 +47,55 @@ def test_nothing_of_a_person_stays_in_any_file(catalog) -> None:
     assert done.rewritten
     assert done.written
     assert properties_of(table.current_snapshot())[OFFSETS] == '{"numbers":{"0":6}}'
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_tables_of_both_format_versions_can_be_erased_and_compacted(catalog, version: str) -> None:
+    table = persons_table(catalog, **{"format-version": version})
+    append_round(table, [0, 1, 2, 1], 0)
+    append_round(table, [0, 3], 4)
+    compact(table, 100_000)
+    done = erase(table, 1)
+    assert (done.rows, done.not_reached) == (2, ())
+    assert files_with(table, 1) == []
+    assert values_in(table) == [b"secret-0-0", b"secret-0-4", b"secret-2-2", b"secret-3-5"]
+    append_round(table, [2], 6)
+    assert len(values_in(table)) == 5
+
+
+def test_version_3_is_refused() -> None:
+    with pytest.raises(TableRewriteError, match="its format version is 3, and PyIceberg writes only 1 and 2"):
+        check_writable(SimpleNamespace(format_version=3, properties={}))
+
+
+def test_columns_that_were_added_renamed_or_dropped_keep_their_values(catalog) -> None:
+    catalog.create_namespace_if_not_exists("db")
+    table = catalog.create_table("db.persons", DECODED_SCHEMA)
+    with table.update_schema() as update:
+        update.add_column("a", LongType())
+        update.add_column("gone", StringType())
+    table.append(decoded_rows(table, 0, [0, 1], a=[10, 11], gone=["x", "y"]))
+    with table.update_schema() as update:
+        update.rename_column("a", "b")
+        update.delete_column("gone")
+        update.add_column("c", ListType(99, StringType(), element_required=False))
+    table.append(decoded_rows(table, 2, [1, 2], b=[None, 13], c=[["p", None], []]))
+    for work in (lambda: erase(table, 1), lambda: compact(table, 1 << 20)):
+        work()
+        rows = table.refresh().scan().to_arrow().sort_by("_offset").to_pylist()
+        found = [(row["_offset"], row["b"], row["c"]) for row in rows]
+        assert found == [(0, 10, None), (3, 13, [])]
+
+
+def decoded_rows(table, first: int, persons: list[int], **columns: list) -> pa.Table:
+    records = person_rows(persons, first).drop_columns("value")
+    records = records.rename_columns([f"_{name}" for name in records.column_names])
+    schema = arrow_schema_of(table.schema())
+    values = {name: pa.array(column, schema.field(name).type) for name, column in columns.items()}
+    return pa.table(
+        {name: values.get(name, records[name] if name in records.column_names else None) for name in schema.names},
+        schema=schema,
+    )
 
 
 def test_bounds_of_files_that_a_compaction_removed_are_forgotten(catalog) -> None:
