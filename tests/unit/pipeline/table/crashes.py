@@ -57,3 +57,18 @@ def crashing(steps: Steps):
         patch.object(SqlCatalog, "commit_table", commit_table),
     ):
         yield steps
+
+
+@contextmanager
+def before_commit(act, number: int = 0):
+    """Lets another process act once, just before the commit with a number."""
+    original, seen = SqlCatalog.commit_table, []
+
+    def commit_table(self, *arguments, **named):
+        seen.append(True)
+        if len(seen) == number + 1:
+            act()
+        return original(self, *arguments, **named)
+
+    with patch.object(SqlCatalog, "commit_table", commit_table):
+        yield

@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import ListType, LongType, StringType
 
+from lowtide.pipeline.table.committing import HeadMovedError
 from lowtide.pipeline.table.maintenance import compact, expire
 from lowtide.pipeline.table.progress import OFFSETS, head_id, properties_of
 from lowtide.pipeline.table.rewriting import TableRewriteError, check_writable
 from lowtide.pipeline.table.schemas.decoding import DECODED_SCHEMA, arrow_schema_of
 
-from .crashes import Crash, Steps, crashing
+from .crashes import Crash, Steps, before_commit, crashing
 from .persons import (
     PERSONS,
     append_round,
@@ -140,6 +141,8 @@ def test_a_table_without_snapshots_gets_a_fence(catalog) -> None:
 
 
 # ---------------------------------------------------------------------- any history
+WORKS = ("round", "compact", "expire", "erase")
+
 ACTIONS = st.one_of(
     st.tuples(st.just("round"), st.lists(st.sampled_from(PERSONS), min_size=1, max_size=4)),
     st.tuples(st.just("foreign"), st.lists(st.sampled_from(PERSONS), min_size=1, max_size=4)),
@@ -148,6 +151,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("compact"), st.one_of(st.none(), st.integers(0, 12))),
     st.tuples(st.just("expire"), st.one_of(st.none(), st.integers(0, 12))),
     st.tuples(st.just("erase"), st.tuples(st.sampled_from(PERSONS), st.one_of(st.none(), st.integers(0, 40)))),
+    st.tuples(st.just("beside"), st.tuples(st.sampled_from(WORKS), st.integers(0, 3), st.sampled_from(WORKS))),
 )
 
 
@@ -176,6 +180,8 @@ class History:
             self.with_crash(lambda: compact(self.table, 6_000), argument)
         elif action == "expire":
             self.with_crash(lambda: expire(self.table, FAR_MS), argument)
+        elif action == "beside":
+            self.beside(*argument)
         else:
             self.erase(*argument)
         expected = sorted(f"secret-{person}-{offset}".encode() for offset, person in self.rows.items())
@@ -188,6 +194,29 @@ class History:
                 work()
         except Crash:
             self.table = self.table.catalog.load_table(self.table.name())
+
+    def beside(self, work: str, commit: int, other: str) -> None:
+        """Lets another process do its whole work just before a commit of the first."""
+        with before_commit(lambda: self.work(other, 3), commit):
+            self.work(work, 2)
+
+    def work(self, name: str, person: int) -> None:
+        table = self.table.catalog.load_table(self.table.name())
+        if name == "round":
+            first, self.next_offset = self.next_offset, self.next_offset + 2
+            try:
+                append_round(table, [person, 4], first)
+            except HeadMovedError:  # its files stay, as if the process had died
+                append_round(table, [person, 4], first)
+            self.rows.update({first: person, first + 1: 4})
+        elif name == "compact":
+            compact(table, 6_000)
+        elif name == "expire":
+            expire(table, FAR_MS)
+        else:
+            assert erase(table, person).not_reached == ()
+            self.rows = {offset: each for offset, each in self.rows.items() if each != person}
+            assert files_with(table, person) == []
 
     def erase(self, person: int, at: int | None) -> None:
         erasure_id = uuid4()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import DayTransform
 
 from lowtide.pipeline.table import maintenance
@@ -23,7 +20,7 @@ from lowtide.pipeline.table.partitioning import split_rows
 from lowtide.pipeline.table.progress import OFFSETS, head_id, properties_of
 from lowtide.pipeline.table.rewriting import FilePlace, FileReader, FileWriter, live_files
 
-from .crashes import Crash, Steps, crashing
+from .crashes import Crash, Steps, before_commit, crashing
 from .deletes import delete_equal, delete_positions
 from .persons import (
     append_round,
@@ -40,21 +37,6 @@ from .tables import progress, sqlite_catalog
 FAR_MS = 2**53
 FAR_NS = 2**62
 LARGE = 1 << 20
-
-
-@contextmanager
-def before_commit(act):
-    """Lets another writer commit once, just before the next commit."""
-    original, done = SqlCatalog.commit_table, []
-
-    def commit_table(self, *arguments, **named):
-        if not done:
-            done.append(True)
-            act()
-        return original(self, *arguments, **named)
-
-    with patch.object(SqlCatalog, "commit_table", commit_table):
-        yield
 
 
 def append_partitioned(table, rows: pa.Table) -> None:
