@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lowtide.pipeline.table.job import RoundReport, TableJob
     from lowtide.pipeline.table.loop import LoopPart
     from lowtide.pipeline.table.options import TableOptions
+    from lowtide.pipeline.table.schemas import SchemaSettings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.command("compact")(compact)
@@ -61,6 +62,18 @@ class ContentOptions(OptionGroup):
     schema: Annotated[
         str, typer.Option("--schema", metavar="KIND", help="how values become columns: auto, json, avro, protobuf, raw")
     ] = "auto"
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="the schema registry, for avro, protobuf and auto"),
+    ] = None
+    registry_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--registry-property",
+            metavar="KEY=VALUE",
+            help="basic.auth.user.info, bearer.auth.token, ssl.ca.location, ...; may be repeated",
+        ),
+    ] = None
     partition_by: Annotated[
         str, typer.Option("--partition-by", metavar="TIME", help="partitions of a new table: none, hour, day, month")
     ] = "none"
@@ -223,19 +236,34 @@ def _one_of(option: str, text: str, allowed: Sequence[str]) -> str:
 def _table_options(client: ClientSettings, topic: str, name: str, content: ContentOptions) -> TableOptions:
     """Returns the options of one job. Errors: CommandError, OptionError."""
     from lowtide.pipeline.table import options  # noqa: PLC0415 - an extra
-    from lowtide.pipeline.table.schemas.decoding import SchemaSettings  # noqa: PLC0415
 
     return options.TableOptions(
         client=client,
         topic=topic,
         table=options.check_table_name(name),
-        schema=SchemaSettings(kind=_one_of("--schema", content.schema, options.KINDS)),
+        schema=_schema(content),
         partition_by=_one_of("--partition-by", content.partition_by, options.PARTITIONINGS),
         start_at=_one_of("--start-at", content.start_at, options.STARTS),
         on_data_loss=_one_of("--on-data-loss", content.on_data_loss, options.ON_DATA_LOSS),
         rows_per_round_max=content.max_records_per_round or options.ROWS_PER_ROUND,
         file_bytes=content.file_size or options.FILE_BYTES,
     )
+
+
+def _schema(content: ContentOptions) -> SchemaSettings:
+    """Returns how values are decoded. Errors: CommandError."""
+    from lowtide.pipeline.table.options import KINDS  # noqa: PLC0415 - an extra
+    from lowtide.pipeline.table.schemas import SchemaSettings, check_settings  # noqa: PLC0415
+
+    registry = _pairs("--registry-property", content.registry_property)
+    if content.registry is not None:
+        registry["url"] = content.registry
+    settings = SchemaSettings(kind=_one_of("--schema", content.schema, KINDS), registry=tuple(sorted(registry.items())))
+    try:
+        check_settings(settings)
+    except ValueError as error:
+        raise misused(f"--registry: {error}.") from error
+    return settings
 
 
 def _trimming(trim: TableTrimOptions) -> TableTrimOptions | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,8 @@ from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.table.evolving import known_kind
 from lowtide.pipeline.table.options import AUTO, TableOptions
+from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES
+from lowtide.pipeline.table.schemas.registry import Registry, RegistryError
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
@@ -24,8 +27,8 @@ SAMPLE_RECORDS: Final = 200
 
 SAMPLE_BYTES: Final = 1 << 20
 
-OBJECTS_MIN: Final = 0.9
-"""The share of JSON objects in the sample from which on the others are dead letters of a JSON table."""
+SHARE_MIN: Final = 0.9
+"""The share of the sample that must fit a schema. The others are dead letters then."""
 
 
 def with_schema(options: TableOptions, catalog: Catalog, cluster: BlockingCluster) -> TableOptions:
@@ -43,14 +46,33 @@ def with_schema(options: TableOptions, catalog: Catalog, cluster: BlockingCluste
             raise OptionError(
                 f"topic {options.topic} has no records that show which schema its values have: give --schema"
             )
-        kind = chosen_kind(values)
+        kind = chosen_kind(values, options.schema.registry)
     return replace(options, schema=replace(options.schema, kind=kind))
 
 
-def chosen_kind(values: Sequence[bytes]) -> str:
-    """Returns `json` if nearly all values are JSON objects, otherwise `raw`."""
-    objects = sum(_is_object(value) for value in values)
-    return "json" if objects >= OBJECTS_MIN * len(values) else "raw"
+def chosen_kind(values: Sequence[bytes], registry: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns the schema that nearly all values fit: by the registry's types if they name schemas that it knows.
+
+    Without a registry, or for ids that it does not know, `json` if they are JSON objects, otherwise `raw`.
+    Errors: OptionError, if the registry can't be asked.
+    """
+    client = Registry(registry) if registry else None
+    try:
+        kinds = Counter(_kind_of(value, client) for value in values)
+    except RegistryError as error:
+        raise OptionError(f"the schema registry can't be asked: {error}") from error
+    kind, count = kinds.most_common(1)[0]
+    return kind if count >= SHARE_MIN * len(values) else "raw"
+
+
+def _kind_of(value: bytes, registry: Registry | None) -> str:
+    if registry is not None and len(value) > HEAD_BYTES and not value[0]:
+        found = registry.schema(int.from_bytes(value[1:HEAD_BYTES], "big"))
+        return "raw" if found is None else _OF_REGISTRY.get(found.kind, "raw")
+    return "json" if _is_object(value) else "raw"
+
+
+_OF_REGISTRY: Final = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 
 
 def _is_object(value: bytes) -> bool:

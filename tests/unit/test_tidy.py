@@ -291,7 +291,7 @@ def test_every_dependency_is_imported():
 
 def test_the_packages_of_etcd_are_imported_only_for_etcd():
     """Most brokers run without it, and do not have its packages."""
-    only_etcd = required_packages("etcd") - required_packages()
+    only_etcd = required_packages("etcd") - required_packages() - required_packages("table")
     users = [path for path in SOURCES if imported_packages([path]) & only_etcd]
     assert users
     assert all(path.stem.startswith("etcd") for path in users)

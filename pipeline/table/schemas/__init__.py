@@ -28,3 +28,9 @@ def decoder_of(settings: SchemaSettings, table_schema: Schema) -> Decoder:
     if settings.kind == "protobuf":
         return protobuf_decoder(arrow_schema_of(table_schema), Registry(settings.registry))
     raise ValueError(f"the schema {settings.kind} is unknown: it is one of {', '.join(KINDS)}")
+
+
+def check_settings(settings: SchemaSettings) -> None:
+    """Raises ValueError, if the settings of the registry are invalid, or are missing for a schema that needs them."""
+    if settings.registry or settings.kind in ("avro", "protobuf"):
+        Registry(settings.registry)

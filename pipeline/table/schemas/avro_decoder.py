@@ -12,13 +12,13 @@ import pyarrow as pa
 from lowtide.pipeline.table.schemas.avro_types import AvroType, UnsupportedSchemaError, translate
 from lowtide.pipeline.table.schemas.conforming import conform
 from lowtide.pipeline.table.schemas.evolution import Head
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, Format, FramedDecoder, built
+from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, FramedDecoder, ValueFormat, built
 from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry
 
 
 def avro_decoder(schema: pa.Schema, registry: Registry) -> FramedDecoder:
     """Returns the decoder. Errors: ValueError."""
-    return FramedDecoder(schema, registry, Format(kind="AVRO", translate=avro_writer, head_of=_head_of))
+    return FramedDecoder(schema, registry, ValueFormat(kind="AVRO", translate=avro_writer, head_of=_head_of))
 
 
 def avro_writer(registered: RegisteredSchema, references: dict[str, str], _head: Head) -> AvroWriter:

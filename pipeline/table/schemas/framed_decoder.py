@@ -50,7 +50,7 @@ class WriterSchema(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class ValueFormat:
     """A format of values."""
 
     kind: str
@@ -78,7 +78,7 @@ _TOMBSTONES: Final = _Writer()
 class FramedDecoder:
     """Decodes the values of one task."""
 
-    def __init__(self, schema: pa.Schema, registry: Registry, form: Format) -> None:
+    def __init__(self, schema: pa.Schema, registry: Registry, form: ValueFormat) -> None:
         self._schema = schema
         self._columns = value_fields(schema)
         self._names = ColumnNames(schema)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lowtide.pipeline.table.schemas.evolution import Head
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, Format, FramedDecoder, built
+from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, FramedDecoder, ValueFormat, built
 from lowtide.pipeline.table.schemas.protobuf_files import message_class
 from lowtide.pipeline.table.schemas.protobuf_types import MessageColumns
 from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry
@@ -25,7 +25,7 @@ _NO_INDEXES: Final = "the value has no valid indexes of a message after the id o
 
 def protobuf_decoder(schema: pa.Schema, registry: Registry) -> FramedDecoder:
     """Returns the decoder. Errors: ValueError."""
-    return FramedDecoder(schema, registry, Format(kind="PROTOBUF", translate=ProtobufWriter, head_of=head_of))
+    return FramedDecoder(schema, registry, ValueFormat(kind="PROTOBUF", translate=ProtobufWriter, head_of=head_of))
 
 
 def head_of(value: bytes) -> tuple[Head, int]:

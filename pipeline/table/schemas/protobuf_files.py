@@ -7,6 +7,7 @@ whoever may register schemas: names of files are checked, so that none is writte
 
 from __future__ import annotations
 
+import base64
 import functools
 import subprocess
 import sys
@@ -55,7 +56,48 @@ def compiled(text: str, references: dict[str, str]) -> list[FileDescriptorProto]
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an extra
 
-    return list(FileDescriptorSet.FromString(_protoc(text, tuple(sorted(references.items())))).file)
+    main = _serialized(text)
+    if main is None:
+        texts = {name: one for name, one in references.items() if _serialized(one) is None}
+        return list(FileDescriptorSet.FromString(_protoc(text, tuple(sorted(texts.items())))).file)
+    main.name = _MAIN
+    found: dict[str, FileDescriptorProto] = {}
+    for name in main.dependency:
+        _import(name, references, found, frozenset())
+    return [*found.values(), main]
+
+
+def _import(
+    name: str, references: dict[str, str], found: dict[str, FileDescriptorProto], around: frozenset[str]
+) -> None:
+    """Adds a file that a serialized one imports, after those that it imports. Errors: UnsupportedSchemaError."""
+    if name in found:
+        return
+    if name in around:
+        raise UnsupportedSchemaError(f"the file {name!r} imports itself")
+    one = _serialized(references.get(name, ""))
+    if one is None:
+        files = compiled(f'syntax = "proto3"; import "{_checked(name)}";', references)[:-1]
+        found.update({file.name: file for file in files if file.name not in found})
+        return
+    one.name = name
+    for other in one.dependency:
+        _import(other, references, found, around | {name})
+    found[name] = one
+
+
+def _serialized(text: str) -> FileDescriptorProto | None:
+    """Returns the descriptor of a file that was registered in base64, as Confluent's client for Python does it.
+
+    Returns None for the text of a .proto file: its spaces are not base64.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - an extra
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True)) if text else None
+    except (ValueError, DecodeError):
+        return None
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -92,7 +134,7 @@ def _checked(name: str) -> str:
 
 
 def _complaint(text: str) -> str:
-    lines = [one.strip() for one in text.splitlines() if one.strip() and "warning:" not in one]
+    lines = [one.strip() for one in text.splitlines() if ".proto:" in one and "warning:" not in one]
     return (lines or ["without a reason"])[0].replace(f"{_MAIN}:", "line ")
 
 

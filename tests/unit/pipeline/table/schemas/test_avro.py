@@ -1,3 +1,5 @@
+"""Avro values become the columns that their writers declare; what does not fit is a dead letter."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""JSON objects become columns; what does not fit is a dead letter with its reason."""
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,8 @@
+"""Messages of Protobuf become the columns that their files declare; what does not fit is a dead letter."""
+
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -9,7 +12,7 @@ import pytest
 from google.protobuf import json_format
 
 from lowtide.pipeline.table.schemas.protobuf_decoder import head_of
-from lowtide.pipeline.table.schemas.protobuf_files import message_class
+from lowtide.pipeline.table.schemas.protobuf_files import compiled, message_class
 
 from .record_batches import GrowingTable, value_types
 
@@ -179,6 +182,43 @@ def test_imports(writers):
     )  # fmt: skip
     assert not dead
     assert rows[0] == {"a": {"code": "EUR", "n": 1}}
+
+
+def serialized(text, name, texts=()):
+    found = compiled(text, dict(texts))[-1]
+    found.name = name
+    return base64.b64encode(found.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize("is_text", [(), ("code.proto",), ("code.proto", "money.proto")])
+def test_files_that_were_registered_in_base64(writers, is_text):
+    stamp = 'import "google/protobuf/timestamp.proto"; '
+    texts = {"code.proto": HEADER + stamp + "package m; enum Code { NONE = 0; EUR = 1; }"}
+    texts["money.proto"] = HEADER + 'package m; import "code.proto"; message Money { Code code = 1; }'
+    main = HEADER + stamp + 'import "money.proto"; message M { m.Money a = 1; google.protobuf.Timestamp t = 2; }'
+    kept = {name: one if name in is_text else serialized(one, name, texts) for name, one in texts.items()}
+    writers.registry.register("code", kept["code.proto"], "PROTOBUF")
+    writers.registry.register("money", kept["money.proto"], "PROTOBUF", [("code.proto", "code", 1)])
+    number = writers.registry.register(
+        "s", serialized(main, "main.proto", texts), "PROTOBUF", [("money.proto", "money", 1)]
+    )
+    rows, dead = writers.read(b"\0" + number.to_bytes(4, "big") + b"\0" + b"\x0a\x02\x08\x01")
+    assert not dead
+    assert rows == {0: {"a": {"code": "EUR"}, "t": None}}
+
+
+def test_files_in_base64_that_import_each_other(writers):
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    texts = [
+        base64.b64encode(FileDescriptorProto(name=name, dependency=[other]).SerializeToString()).decode()
+        for name, other in (("main.proto", "a.proto"), ("a.proto", "b.proto"), ("b.proto", "a.proto"))
+    ]
+    writers.registry.register("b", texts[2], "PROTOBUF")
+    writers.registry.register("a", texts[1], "PROTOBUF", [("b.proto", "b", 1)])
+    number = writers.registry.register("s", texts[0], "PROTOBUF", [("a.proto", "a", 1)])
+    _, dead = writers.read(b"\0" + number.to_bytes(4, "big") + b"\0")
+    assert dead == {0: f"the schema {number} can't be used: the file 'a.proto' imports itself"}
 
 
 def test_new_schemas_of_writers_add_columns(writers):

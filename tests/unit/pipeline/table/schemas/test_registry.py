@@ -1,3 +1,5 @@
+"""The client of schema registries: what it asks, what it repeats, and what it says of failures."""
+
 from __future__ import annotations
 
 import ssl
