@@ -41,6 +41,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.alter_standing_erasures import AlterStandingErasuresRequest
 from lowtide.protocol.messages.erase_records import EraseRecordsRequest
 from lowtide.protocol.messages.find_records import FindRecordsRequest
+from lowtide.protocol.offset_ranges import OffsetRange
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class PartitionErasure:
     """No file of these brokers has one of the records."""
     not_erased_by: Mapping[BrokerId, str] = field(default_factory=dict)
     """The other brokers with a replica, each with a reason."""
+    newest: tuple[OffsetRange, ...] = ()
+    """After a dry run by offsets or a header in a topic that is or was compacted: records found that are the newest
+    versions of their keys. An erasure by offset refuses them without `force`."""
     standing_until_ms: int | None = None
     """Until when the keys are erased again if they return, in milliseconds since 1970; None if they aren't."""
 
@@ -131,9 +135,10 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     In a topic that is or was compacted, older versions of the keys go with records that a header or offsets name. There
     offsets of the newest version of a key are refused with POLICY_VIOLATION, unless `force` is given.
 
-    `dry_run` only searches, which needs READ. `erasure_id` is random by default; give one to repeat a call whose
-    outcome is unknown. With `standing`, brokers look for the keys in what is written later, and erase them again, until
-    its end (`describe_standing_erasures`). It begins before the search.
+    `dry_run` only searches, which needs READ, and tells which records are the newest versions of their keys.
+    `erasure_id` is random by default; give one to repeat a call whose outcome is unknown. With `standing`, brokers look
+    for the keys in what is written later, and erase them again, until its end (`describe_standing_erasures`). It begins
+    before the search.
 
     The ledger gets a commitment to what is searched for, made with the nonce in the result. With `topic_ids`, by
     default those at the call's beginning, topics that were created again under the same name are refused.
@@ -155,6 +160,7 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     if unable:
         reason = f"nothing is erased: {next(iter(unable.values()))}"
         return {partition: unsupported(partition, reason) for partition in partitions}
+    query = replace(query, names_newest=dry_run and not query.keys)
     used_id = _random_id(call) if erasure_id is None else erasure_id
     hidden = b"" if dry_run else _commitment(nonce, query)
     ends_ms = None if standing is None else await begin_standing(call, used_id, query.keys, hidden, standing)
@@ -202,6 +208,7 @@ def _result(
         searched_from=found.searched_from,
         searched_to=found.searched_to,
         count=found.count,
+        newest=found.newest,
         standing_until_ms=ends_ms,
     )
     if cleaned is None:

@@ -76,6 +76,8 @@ class SearchedPartition:
     log_start_offset: Offset = UNKNOWN_OFFSET
     """The leader's, if the search was to erase; otherwise -1. Followers may have records below it, which were not
     searched."""
+    newest: tuple[OffsetRange, ...] = ()
+    """The records found that are the newest versions of their keys, if the query wants them."""
     other_count: int = 0
     """How many records have the offset of a named one, but another leader epoch or timestamp."""
 
@@ -100,6 +102,8 @@ class RecordQuery:
     named: Mapping[TopicPartition, Sequence[NamedRun]] | None = None
     named_kind: int = NO_KIND
     """With `named` the `SelectorKind` of the erasure that named them."""
+    names_newest: bool = False
+    """Whether a search in a compacted topic tells what is the newest version of a key."""
 
     def __post_init__(self) -> None:
         """Errors: ValueError unless there is exactly one of them, within the bounds of a broker."""
@@ -206,6 +210,7 @@ class FindCall:
             stands=erasing.stands,
             commitment=erasing.commitment,
             named_kind=query.named_kind,
+            names_newest=query.names_newest,
         )
 
     def _outcomes(
@@ -240,6 +245,7 @@ def _searched(broker_id: BrokerId, row: FoundPartition) -> SearchedPartition:
         has_more=row.has_more,
         erasures_end=row.erasures_end,
         log_start_offset=row.log_start_offset,
+        newest=tuple(OffsetRange(each.first_offset, each.last_offset) for each in row.newest),
         other_count=row.other_count,
     )
 

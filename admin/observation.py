@@ -166,11 +166,14 @@ async def describe_segments(
     *,
     segments_max: int = 1_000,
     first_offset: Offset = 0,
+    delete_offsets: Mapping[TopicPartition, Offset] | None = None,
     timeout: float | None = None,
 ) -> dict[TopicPartition, PartitionSegments | AdminError]:
     """Returns the segments and replicas of partitions, and what each retention rule keeps.
 
-    At most `segments_max` segments of each partition that end above `first_offset`, the oldest first.
+    At most `segments_max` segments of each partition that end above `first_offset`, the oldest first. With
+    `delete_offsets` the answer has in `described.freed` what deletes up to them (exclusive) would free; it stays empty
+    where the leader is an older Lowtide.
     UnsupportedVersionError where the leader is not Lowtide's.
     """
     call = client.call(timeout)
@@ -180,7 +183,14 @@ async def describe_segments(
         broker_id: BrokerId, some: list[TopicPartition]
     ) -> Mapping[TopicPartition, Outcome[PartitionSegments]]:
         rows = [
-            DescribeSegmentsTopic(name=name, partitions=numbers) for name, numbers in numbers_by_topic(some).items()
+            DescribeSegmentsTopic(
+                name=name,
+                partitions=numbers,
+                delete_offsets=[delete_offsets.get(TopicPartition(name, each), -1) for each in numbers]
+                if delete_offsets
+                else [],
+            )
+            for name, numbers in numbers_by_topic(some).items()
         ]
         request = DescribeSegmentsRequest(topics=rows, segments_max=segments_max, first_offset=first_offset)
         response = await ask_lowtide(call, broker_id, request)

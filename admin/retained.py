@@ -42,8 +42,26 @@ def waits_for(reason: str) -> str:
 
 def sentence(row: RetainedPartition, now_ms: int) -> str:
     """Returns why a partition's oldest segment is kept, and when it is deleted. `now_ms` is the broker's time."""
+    return "; ".join(_parts(row, now_ms))
+
+
+def whole_sentences(row: RetainedPartition, now_ms: int) -> str:
+    """Like `sentence`, as sentences of their own.
+
+    >>> row = RetainedPartition(partition_index=0, error_code=0, is_active=True)
+    >>> whole_sentences(row, 0)
+    'The oldest segment is kept for ever: no rule is on that could delete it. It is the active segment.'
+    """
+    subjects = ["The oldest segment", *["It"] * len(_parts(row, now_ms))]
+    return " ".join(
+        f"{subject} {'is ' if part.startswith(('kept', 'not known')) else ''}{part.removeprefix('it ')}."
+        for subject, part in zip(subjects, _parts(row, now_ms), strict=False)
+    )
+
+
+def _parts(row: RetainedPartition, now_ms: int) -> list[str]:
     if row.error_code != ErrorCode.NONE:
-        return f"not known: {ErrorCode(row.error_code).name}"
+        return [f"not known: {ErrorCode(row.error_code).name}"]
     waits = [text for text in (_wait(rule, row.segment_end) for rule in row.rules) if text]
     if row.hold:
         waits.insert(0, _HOLDS.get(row.hold, row.hold))
@@ -60,7 +78,7 @@ def sentence(row: RetainedPartition, now_ms: int) -> str:
         parts.append("kept for ever: no rule is on that could delete it")
     if row.is_active and row.hold != "empty":
         parts.append("it is the active segment, which is closed when it goes" if times else "it is the active segment")
-    return "; ".join(parts)
+    return parts
 
 
 def _wait(rule: RetentionRule, end_offset: int) -> str:

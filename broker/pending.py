@@ -18,7 +18,6 @@ import msgspec
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.purgatory import DelayedOperation, DelayedOperationPurgatory
 from lowtide.runtime.clock import Clock
-from lowtide.runtime.completions import call_all
 
 ResponseT = TypeVar("ResponseT")
 
@@ -112,7 +111,12 @@ class AnswerRounds:
 
     def end(self) -> None:
         answered, self.answered = self.answered, None
-        call_all(self._loop, [(type(connection).send_answers, connection) for connection in answered or ()])
+        for connection in answered or ():
+            try:
+                connection.send_answers()
+            except Exception as error:  # noqa: BLE001  the others must send theirs
+                context = {"message": f"{connection!r} could not send its answers", "exception": error}
+                self._loop.call_exception_handler(context)
 
 
 class DelayedQueue:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import typer
 
@@ -21,12 +21,20 @@ from lowtide.admin.standing import StandingTerms
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import check_terminal, confirm
 from lowtide.cli.delete_plan import brokers_with_reasons
+from lowtide.cli.erase_table import (
+    ErasedTables,
+    TableReachOptions,
+    erased_from_tables,
+    opened_for_erasure,
+    query_without_topic,
+)
 from lowtide.cli.find import (
     SelectorOptions,
     check_selectors,
     named_partitions,
     search_progress,
     selector_of,
+    shortened,
     topic_ids_of,
 )
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -70,6 +78,14 @@ NO_OPTIONS: Final = ErasureOptions()
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
+Tombstone = Annotated[
+    bool,
+    typer.Option(
+        "--tombstone",
+        help="then write a record with each key and no value, so that tables that were made of the topic forget it "
+        "too; such a record contains the key",
+    ),
+]
 Standing = Annotated[str | None, typer.Option("--standing", metavar="DURATION", help=STANDING_HELP)]
 
 
@@ -91,15 +107,9 @@ async def erase(
         UUID | None,
         typer.Option("--erasure-id", metavar="UUID", help="continues an erasure whose outcome is unknown"),
     ] = None,
-    tombstone: Annotated[
-        bool,
-        typer.Option(
-            "--tombstone",
-            help="then write a record with each key and no value, so that tables that were made of the topic forget it "
-            "too; such a record contains the key",
-        ),
-    ] = False,
+    tombstone: Tombstone = False,
     standing: Standing = None,
+    reach: TableReachOptions,
     yes: Yes = False,
 ) -> ExitCode:
     """Erase a person's records: all that have a key, one of many keys, or a header; or records at offsets.
@@ -108,42 +118,56 @@ async def erase(
     a replica remove them from their files. Offsets do not change, and all other records stay. The exit code is 0 only
     if every replica is clean; otherwise run the command again when the brokers that it names are back. Give keys with
     --keys-from: --key shows them in the list of processes.
+
+    With --table, the rows in an Iceberg table and its history are erased after the records; without a topic, only they.
     """
     texts, patterns = partitions or [], selector.topics_matching or []
-    by_offset = _offsets_of(offsets or [], selector, texts)
+    only_table = reach.table is not None and not texts and not patterns
+    by_offset = _offsets_of(offsets or [], selector, None if only_table else texts)
     query = (
         None if by_offset else selector_of(selector.key or [], selector.keys_from, selector.header, selector.key_format)
     )
     terms = _standing_of(standing, texts, patterns)
-    has_keys = query is not None and bool(query.keys) and not dry_run
-    if tombstone and not has_keys:
-        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
-    if terms is not None and (tombstone or not has_keys):
-        raise misused(STANDING_NEEDS)
+    _check_combination(terms, has_keys=query is not None and bool(query.keys) and not dry_run, tombstone=tombstone)
     if force and not by_offset:
         raise misused("--force needs --offsets.")
+    if only_table and (tombstone or terms is not None or force):
+        raise misused("--tombstone, --standing and --force need a topic.")
     if not (yes or dry_run):
         check_terminal()
+    opened = opened_for_erasure(reach, texts)
+    if reach.table is not None and not dry_run:
+        erasure_id = erasure_id or uuid4()
+    if only_table:
+        tables = ErasedTables(opened, query or query_without_topic(by_offset))
+        return await asyncio.to_thread(erased_from_tables, call, tables, erasure_id, asks=not yes)
     if by_offset:
         texts = [f"{texts[0]}:{number}" for number in by_offset]
     chosen, view = await named_partitions(call, texts, patterns)
     if query is None:
         query = RecordQuery(offsets={key: by_offset[key.partition] for key in chosen})
+    refused, tables = bool(by_offset) and not force, ErasedTables(opened, query)
+    tables.check_topics({key.topic for key in chosen})
     if not dry_run and not yes:
         found = await _erased(call, query, chosen, view, dry_run=True)
-        _check_searched(call, chosen, found)
-        count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
-        confirm(
-            f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers?",
-            None if call.output is Output.JSON else (FOUND_COLUMNS, _rows(chosen, found, dry_run=True)),
-        )
+        _ask(call, chosen, found, await asyncio.to_thread(tables.question), refused=refused)
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
-    exit_code = _shown(call, chosen, results, dry_run=dry_run)
+    await asyncio.to_thread(tables.run, erasure_id if not dry_run else None)
+    newest_lines = _newest_lines(chosen, results, refused=refused) if dry_run else []
+    exit_code = _shown(call, chosen, results, tables, newest_lines, dry_run=dry_run)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
     return exit_code
+
+
+def _check_combination(terms: StandingTerms | None, *, has_keys: bool, tombstone: bool) -> None:
+    """Errors: CommandError for options that exclude each other."""
+    if tombstone and not has_keys:
+        raise misused("--tombstone needs --key or --keys-from, and no --dry-run.")
+    if terms is not None and (tombstone or not has_keys):
+        raise misused(STANDING_NEEDS)
 
 
 def _write_tombstones(
@@ -173,14 +197,19 @@ def _write_tombstones(
     return producer.acknowledged_records
 
 
-def _offsets_of(texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str]) -> dict[int, OffsetRanges]:
-    """Returns the offsets by partition; none if another option says what to erase. Errors: CommandError."""
+def _offsets_of(
+    texts: Sequence[str], selector: SelectorOptions, topics: Sequence[str] | None
+) -> dict[int, OffsetRanges]:
+    """Returns the offsets by partition; none if another option says what to erase. Without topics: of a table.
+
+    Errors: CommandError.
+    """
     given = check_selectors(
         {"--key": selector.key, "--keys-from": selector.keys_from, "--header": selector.header, "--offsets": texts}
     )
     if given != "--offsets":
         return {}
-    if len(topics) != 1 or ":" in topics[0] or selector.topics_matching:
+    if topics is not None and (len(topics) != 1 or ":" in topics[0] or selector.topics_matching):
         raise misused("--offsets needs exactly one topic, without partitions: it names them itself.")
     found: dict[int, list[tuple[int, int]]] = {}
     for text in texts:
@@ -234,22 +263,42 @@ async def _erased(
     return results
 
 
-def _check_searched(call: NetworkCall, chosen: list[TopicPartition], found: Results) -> None:
-    """Shows a search that failed. Errors: CommandError."""
+def _ask(call: NetworkCall, chosen: list[TopicPartition], found: Results, also: str, *, refused: bool) -> None:
+    """Shows what was found, and asks. Errors: CommandError if a search failed, or the answer is no."""
+    rows = _rows(chosen, found, dry_run=True)
     failed = [each for each in found.values() if isinstance(each, AdminError)]
     if failed:
-        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, _rows(chosen, found, dry_run=True))
+        call.show(_document(chosen, found, dry_run=True), FOUND_COLUMNS, rows)
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
+    for line in _newest_lines(chosen, found, refused=refused):
+        remark(line)
+    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+    confirm(
+        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
+        None if call.output is Output.JSON else (FOUND_COLUMNS, rows),
+    )
 
 
-def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> ExitCode:
+def _shown(
+    call: NetworkCall,
+    chosen: list[TopicPartition],
+    results: Results,
+    tables: ErasedTables,
+    newest_lines: list[str],
+    *,
+    dry_run: bool,
+) -> ExitCode:
     """Prints the results, and on standard error what is missing. Returns the exit code."""
     columns = FOUND_COLUMNS if dry_run else COLUMNS
-    call.show(_document(chosen, results, dry_run=dry_run), columns, _rows(chosen, results, dry_run=dry_run))
+    document = _document(chosen, results, dry_run=dry_run) | tables.document()
+    call.show(document, columns, _rows(chosen, results, dry_run=dry_run))
+    tables_left = tables.shown(call.output)
     failed = sum(isinstance(each, AdminError) for each in results.values())
     done = [each for each in results.values() if isinstance(each, PartitionErasure)]
     if dry_run:
         if call.output is Output.TEXT:
+            for line in newest_lines:
+                print(line)
             print(f"{plural(sum(each.count for each in done), 'record')} would be erased. Nothing was erased.")
         if failed:
             raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
@@ -263,7 +312,21 @@ def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, *,
         remark(f"Not erased yet at {missing}: run the same command again when the cause is gone.")
     if failed:
         raise CommandError(f"{plural(failed, 'partition')} failed: run the same command again when the cause is gone.")
-    return ExitCode.FAILED if missing else ExitCode.DONE
+    return ExitCode.FAILED if missing or tables_left else ExitCode.DONE
+
+
+def _newest_lines(chosen: list[TopicPartition], results: Results, *, refused: bool) -> list[str]:
+    """Returns a line for each partition with records that are the newest versions of their keys."""
+    lines = []
+    for key in chosen:
+        result = results[key]
+        if isinstance(result, PartitionErasure) and result.newest:
+            is_one = sum(last - first + 1 for first, last in result.newest) == 1
+            are = "is the newest version of its key" if is_one else "are the newest versions of their keys"
+            whose = "This key has" if is_one else "These keys have"
+            then = "Without --force, nothing is erased there." if refused else f"{whose} no value afterwards."
+            lines.append(f"{key.topic}:{key.partition}: {shortened(result.newest)} {are}. {then}")
+    return lines
 
 
 def _rows(chosen: list[TopicPartition], results: Results, *, dry_run: bool) -> list[tuple[object, ...]]:
@@ -307,6 +370,7 @@ def _value(key: TopicPartition, result: PartitionErasure | AdminError) -> dict[s
         "searched_from": result.searched_from,
         "searched_to": result.searched_to,
         "records": result.count,
+        "newest_versions": [[first, last] for first, last in result.newest],
         "erasures_end": None if result.erasures_end < 0 else result.erasures_end,
         "erased_by": list(result.erased_by),
         "not_erased_by": [

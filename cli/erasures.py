@@ -16,6 +16,7 @@ from lowtide.admin.receipts.envelope import ReceiptError, key_id_of
 from lowtide.admin.receipts.issuing import PartitionLedger, Place, described, make_receipt, partitions_of
 from lowtide.admin.receipts.statement import PartitionStatement, rfc3339
 from lowtide.cli.call import Call, NetworkCall, local, network
+from lowtide.cli.erase_table import TableReachOptions, table_statements
 from lowtide.cli.find import KeyFormat, selector_of
 from lowtide.cli.ledger_reading import Ledger, export_lines, read_export, read_ledger
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -127,6 +128,7 @@ async def receipt(
     ] = None,
     from_export: FromExport = None,
     last: Annotated[bool, typer.Option("--last", help="print the last statement of the key again; signs none")] = False,
+    reach: TableReachOptions,
 ) -> ExitCode:
     """Print a signed receipt of an erasure.
 
@@ -141,14 +143,15 @@ async def receipt(
     wanted = str(erasure_id)
     ledger = await _ledger(call, from_export)
     found = partitions_of(ledger.entries(), erasure_id.bytes)
-    if not found:
+    tables = table_statements(reach, erasure_id)
+    if not found and not tables:
         raise CommandError(f"the ledger has no record of the erasure {wanted}.")
     replicas = None if from_export else await _replicas(call, found)
 
     def signed() -> bytes:
         with signing_key(OsFileSystem(), signing_key_file) as key:
             return key.sign(
-                lambda link: make_receipt(link, ledger.cluster_id, wanted, found, replicas, nonces),
+                lambda link: make_receipt(link, ledger.cluster_id, wanted, found, replicas, nonces, tables),
                 SystemClock().wall_ms(),
             )
 

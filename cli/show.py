@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ import typer
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
-from lowtide.admin.records import FetchedRecords
+from lowtide.admin.records import FetchedRecords, last_rows
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import parsed_partitions
@@ -32,6 +32,9 @@ RECORD_BYTES_MAX: Final = 256 << 20
 COUNT: Final = 100
 """The default of --count without --follow."""
 
+LAST_MAX: Final = 100_000
+"""The most records of --last, which are in memory at once."""
+
 FOLLOW_WAIT_MS: Final = 1_000
 """How long the broker waits for new records before it is asked again."""
 
@@ -39,6 +42,11 @@ ENDLESS: Final = 1 << 63
 """Larger than any offset and any number of records."""
 
 
+FormOption = Annotated[Form, typer.Option("--format", help="the format of keys and values")]
+CommittedOption = Annotated[bool, typer.Option("--read-committed", help="leave out aborted and uncommitted records")]
+LastOption = Annotated[
+    int | None, typer.Option("--last", min=1, max=LAST_MAX, metavar="N", help="the last N records of each partition")
+]
 Place = OffsetSpec | Timestamp | Offset
 """Where to begin or end."""
 
@@ -83,23 +91,22 @@ async def show(
             help=f"the most records of each partition; default: {COUNT}, or with --follow no limit",
         ),
     ] = None,
+    last: LastOption = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="continue with new records until Ctrl-C; without --from show only these"),
     ] = False,
-    form: Annotated[Form, typer.Option("--format", help="the format of keys and values")] = Form.TEXT,
+    form: FormOption = Form.TEXT,
     control: Annotated[bool, typer.Option("--control", help="show markers that end transactions too")] = False,
-    read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="leave out aborted and uncommitted records")
-    ] = False,
+    read_committed: CommittedOption = False,
 ) -> ExitCode:
     """Show records: offset, time, key, value, headers.
 
     With several partitions, each line begins with the partition. With --output json, each line is a JSON object.
     Records of __consumer_offsets and __transaction_state are decoded.
     """
-    if follow and end is not None:
-        raise misused("--follow and --to exclude each other.")
+    _check_exclusive({"--follow": follow or None, "--to": end})
+    _check_exclusive({"--last": last, "--from": first, "--count": count})
     begins = _place_of(first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
     ends = ENDLESS if follow else _place_of(end, OffsetSpec.LATEST)
     keys = await _chosen(call, partitions)
@@ -115,6 +122,10 @@ async def show(
             control=control,
             read_committed=read_committed,
         )
+        if last is not None:
+            start = await _show_last(call, wanted, last)
+            if not follow:
+                return
         if first is not None and start >= stop:
             remark(f"{key}: there are no records between {start} and its end, {stop}.")
         await _show(call, wanted, start, follow=follow)
@@ -123,6 +134,14 @@ async def show(
         await asyncio.gather(*map(shown, keys))
         return ExitCode.DONE
     return await _one_after_the_other(keys, shown)
+
+
+def _check_exclusive(options: Mapping[str, object]) -> None:
+    """Checks that the first option is not given together with another one. Errors: CommandError."""
+    (first, value), *others = options.items()
+    for name, other in others:
+        if value is not None and other is not None:
+            raise misused(f"{first} and {name} exclude each other.")
 
 
 async def _one_after_the_other(
@@ -168,6 +187,27 @@ async def _show(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follo
         elif following <= offset and not follow:
             break
         offset = max(offset, following)
+
+
+async def _show_last(call: NetworkCall, wanted: ShowRequest, count: int) -> Offset:
+    """Prints the last records before the end. Returns the offset after them. Errors: CommandError, AdminError."""
+    key = wanted.partition
+    log_start = await _offset_at(call, key, OffsetSpec.EARLIEST)
+    end = min(wanted.end, await _offset_at(call, key, OffsetSpec.LATEST))
+
+    async def fetch(offset: Offset) -> FetchedRecords:
+        return await call.client.fetch_records(key, offset, read_committed=wanted.read_committed)
+
+    def rows(fetched: FetchedRecords, first: Offset, end: Offset) -> tuple[list[Record | dict[str, Any]], Offset]:
+        return readable(fetched, first, msgspec.structs.replace(wanted, end=end, count=ENDLESS))
+
+    found = await last_rows(fetch, rows, log_start, end, count)
+    if not found.is_complete:
+        remark(f"{key}: {len(found.rows)} records are shown, because earlier ones are too large to read here.")
+    for row in found.rows:
+        _print(call.output, row, wanted)
+    sys.stdout.flush()
+    return end
 
 
 async def _fetched(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follow: bool) -> FetchedRecords | Offset:

@@ -17,18 +17,22 @@ from lowtide.admin.settings import ClientSettings
 from lowtide.cli.call import OptionGroup, SettingsCall, unhurried
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_json_line, print_table, printable, remark
+from lowtide.cli.table_catalog import Catalog, CatalogProperties
+from lowtide.cli.table_maintenance import compact, expire, orphans
 from lowtide.cli.table_status import table_status
 from lowtide.cli.tokens import duration_ms_of
 from lowtide.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from lowtide.pipeline.table.job import RoundReport
+    from lowtide.pipeline.table.job import RoundReport, TableJob
     from lowtide.pipeline.table.loop import LoopPart
     from lowtide.pipeline.table.options import TableOptions
     from lowtide.pipeline.table.schemas import SchemaSettings
-    from lowtide.pipeline.table.session import Workers
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.command("compact")(compact)
+app.command("expire")(expire)
+app.command("orphans")(orphans)
 
 SPARK: Final = {
     "spark.app.name": "lowtide table",
@@ -40,21 +44,9 @@ SPARK: Final = {
 
 TOPIC: Final = "{topic}"
 
-Catalog = Annotated[
-    str,
-    typer.Option(
-        "--catalog",
-        metavar="URI|NAME",
-        help="sqlite:///FILE, http://…, thrift://…, or a name in PyIceberg's configuration",
-    ),
-]
 TableName = Annotated[
     str,
     typer.Option("--table", metavar="NAMESPACE.NAME", help=f"may contain {TOPIC}; with several topics it must"),
-]
-CatalogProperties = Annotated[
-    list[str] | None,
-    typer.Option("--catalog-property", metavar="KEY=VALUE", help="as PyIceberg names them; may be repeated"),
 ]
 
 
@@ -154,15 +146,26 @@ def run(
     every_ms = None if running.once else duration_ms_of(running.every)
     trimming = _trimming(trim)
     named = _names(topics, table_name)
-    with _explained():
-        from lowtide.pipeline.table.loop import TableLoop  # noqa: PLC0415 - an extra
+    with _explained(with_spark=True):
+        from lowtide.pipeline.cluster import BlockingCluster  # noqa: PLC0415 - slow
+        from lowtide.pipeline.table.job import TableJob  # noqa: PLC0415 - an extra
+        from lowtide.pipeline.table.loop import TableLoop  # noqa: PLC0415
         from lowtide.pipeline.table.options import catalog_settings, load_catalog  # noqa: PLC0415
+        from lowtide.pipeline.table.sampling import with_schema  # noqa: PLC0415
         from lowtide.pipeline.table.session import spark_workers  # noqa: PLC0415
 
         chosen = [_table_options(call.settings, topic, name, content) for topic, name in named]
+        conf = SPARK | _pairs("--spark-conf", running.spark_conf)
         opened = load_catalog(catalog_settings(catalog, catalog_property or ()))
-        with spark_workers(running.master, SPARK | _pairs("--spark-conf", running.spark_conf)) as workers:
-            parts = [_part(opened, options, workers, trimming) for options in chosen]
+        clusters = [BlockingCluster(options.client) for options in chosen]
+        chosen = [with_schema(options, opened, cluster) for options, cluster in zip(chosen, clusters, strict=True)]
+        with spark_workers(running.master, conf) as workers:
+            parts = [
+                _part(
+                    opened, options, TableJob(options, opened, cluster, workers.run_all, workers.parallelism), trimming
+                )
+                for options, cluster in zip(chosen, clusters, strict=True)
+            ]
             stop = threading.Event()
             loop = TableLoop(parts, SystemClock(), stop, lambda *what: _tell(call.output, *what))
             before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -273,16 +276,11 @@ def _trimming(trim: TableTrimOptions) -> TableTrimOptions | None:
     return None
 
 
-def _part(catalog: Any, options: TableOptions, workers: Workers, trim: TableTrimOptions | None) -> LoopPart:
-    """Returns the job of one topic. Errors: OptionError, ClusterError."""
-    from lowtide.pipeline.cluster import BlockingCluster  # noqa: PLC0415 - an extra
-    from lowtide.pipeline.table.job import TableJob  # noqa: PLC0415
-    from lowtide.pipeline.table.loop import LoopPart  # noqa: PLC0415
-    from lowtide.pipeline.table.sampling import with_schema  # noqa: PLC0415
+def _part(catalog: Any, options: TableOptions, job: TableJob, trim: TableTrimOptions | None) -> LoopPart:
+    """Returns the job of one topic, with what trims behind it."""
+    from lowtide.pipeline.table.loop import LoopPart  # noqa: PLC0415 - an extra
     from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings  # noqa: PLC0415
 
-    cluster = BlockingCluster(options.client)
-    options = with_schema(options, catalog, cluster)
     trimmer = None
     if trim is not None:
         settings = TableTrimSettings(
@@ -291,7 +289,6 @@ def _part(catalog: Any, options: TableOptions, workers: Workers, trim: TableTrim
             is_dry_run=trim.trim_dry_run,
         )
         trimmer = TableTrimmer(settings, lambda: BlockingAdminClient(options.client), SystemClock(), remark)
-    job = TableJob(options, catalog, cluster, workers.run_all, workers.parallelism)
     return LoopPart(name=options.topic, job=job, trimmer=trimmer, load=lambda: catalog.load_table(options.table))
 
 
@@ -322,12 +319,14 @@ def _tell(output: Output, part: LoopPart, report: RoundReport, took_ms: int) -> 
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turns the errors of the pipeline into those of a command."""
+def _explained(*, with_spark: bool = False) -> Iterator[None]:
+    """Turns the errors of the pipeline into those of a command; checks first that its packages are there."""
     from lowtide.pipeline.cluster import ClusterError, MissingTopicsError  # noqa: PLC0415 - slow
     from lowtide.pipeline.options import OptionError  # noqa: PLC0415
+    from lowtide.pipeline.table import check_packages  # noqa: PLC0415
 
     try:
+        check_packages(with_spark=with_spark)
         yield
     except CommandError:
         raise

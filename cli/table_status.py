@@ -136,9 +136,12 @@ def table_status(client: ClientSettings, catalog: Catalog, name: str) -> TableSt
 def table_positions(catalog: str, properties: Sequence[str] | None, name: str, topic: str) -> dict[int, int]:
     """Returns the next offset of each partition, which a table lacks. Errors: CommandError."""
     from lowtide.pipeline.options import OptionError  # noqa: PLC0415 - slow
-    from lowtide.pipeline.table.options import catalog_settings, check_table_name, load_catalog  # noqa: PLC0415
+    from lowtide.pipeline.table import check_packages  # noqa: PLC0415
 
     try:
+        check_packages(with_spark=False)
+        from lowtide.pipeline.table.options import catalog_settings, check_table_name, load_catalog  # noqa: PLC0415
+
         opened = load_catalog(catalog_settings(catalog, properties or ()))
         _, progress = load_progress(opened, check_table_name(name))
     except ImportError as error:

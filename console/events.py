@@ -1,13 +1,14 @@
-"""Server-sent events: sends a view, and again whenever it changes.
+"""Server-sent events: sends views, and each of them again whenever it changes.
 
 Between two updates are at least `INTERVAL_S`, and twenty times the duration of an update, so that a stream uses at most
-a twentieth of the event loop.
+a twentieth of the event loop. One stream has all views of a browser: a browser opens at most six connections to a host,
+and tabs would wait for each other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,18 +33,21 @@ LIVES_S: Final = 15 * 60.0
 async def stream(
     request: web.Request,
     session: ConsoleSession,
-    read: Callable[[], Awaitable[Any]],
+    reads: Sequence[Callable[[], Awaitable[Any]]],
     clock: Clock,
     headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    """Sends events until the browser disconnects. Errors: RefusedError before the first event."""
+    """Sends events until the browser disconnects; each has the position of its view.
+
+    Errors: RefusedError before the first event.
+    """
     if session.streams >= STREAMS_MAX:
         raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"This visitor has {STREAMS_MAX} live pages already.")
     response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store", "Content-Type": "text/event-stream"})
     session.streams += 1
     try:
         await response.prepare(request)
-        await _send(response, read, session, clock)
+        await _send(response, reads, session, clock)
     except ConnectionError:
         pass  # The browser has disconnected.
     finally:
@@ -52,26 +56,30 @@ async def stream(
 
 
 async def _send(
-    response: web.StreamResponse, read: Callable[[], Awaitable[Any]], session: ConsoleSession, clock: Clock
+    response: web.StreamResponse, reads: Sequence[Callable[[], Awaitable[Any]]], session: ConsoleSession, clock: Clock
 ) -> None:
     begun_ms = said_ms = clock.monotonic_ms()
-    last = b""
+    last = [b""] * len(reads)
     while clock.monotonic_ms() - begun_ms < LIVES_S * 1000:
         started_ms = clock.monotonic_ms()
-        kind, value = b"value", b""
-        try:
-            value = encoded(await read())
-        except ClientClosedError:
-            return
-        except (AdminError, RefusedError) as error:
-            sentence = error.sentence if isinstance(error, RefusedError) else refused(error).sentence
-            kind, value = b"trouble", encoded({"error": sentence})
+        for number, read in enumerate(reads):
+            try:
+                event = _event("value", number, encoded(await read()))
+            except ClientClosedError:
+                return
+            except (AdminError, RefusedError) as error:
+                sentence = error.sentence if isinstance(error, RefusedError) else refused(error).sentence
+                event = _event("trouble", number, encoded(sentence))
+            if event != last[number]:
+                await response.write(event)
+                last[number], said_ms = event, clock.monotonic_ms()
         now_ms = clock.monotonic_ms()
         session.touch(now_ms)
-        if value != last:
-            await response.write(b"event: " + kind + b"\ndata: " + value + b"\n\n")
-            last, said_ms = value, now_ms
-        elif now_ms - said_ms > SILENT_S * 1000:
+        if now_ms - said_ms > SILENT_S * 1000:
             await response.write(b": nothing has changed\n\n")
             said_ms = now_ms
         await asyncio.sleep(max(INTERVAL_S, SHARE * (now_ms - started_ms) / 1000 - 1))
+
+
+def _event(kind: str, number: int, value: bytes) -> bytes:
+    return b'event: %b\ndata: {"view":%d,"%b":%b}\n\n' % (kind.encode(), number, kind.encode(), value)

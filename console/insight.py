@@ -16,7 +16,7 @@ from lowtide.admin.retained import known
 from lowtide.console.answers import sentence_of
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthResponse
-from lowtide.protocol.types import BrokerId, TopicPartition
+from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
@@ -59,11 +59,15 @@ async def asked_lowtide(
 
 # ---------------------------------------------------------------------- segments
 async def segments_of(
-    session: ConsoleSession, partitions: Collection[TopicPartition], segments_max: int
+    session: ConsoleSession,
+    partitions: Collection[TopicPartition],
+    segments_max: int,
+    delete_offsets: Mapping[TopicPartition, Offset] | None = None,
 ) -> dict[TopicPartition, PartitionSegments]:
-    """Returns the segments of partitions whose leaders return them."""
+    """Returns the segments of partitions whose leaders return them, with what deletes to these offsets would free."""
     answers = await asked_lowtide(
-        session, lambda client: client.describe_segments(partitions, segments_max=segments_max)
+        session,
+        lambda client: client.describe_segments(partitions, segments_max=segments_max, delete_offsets=delete_offsets),
     )
     return {key: each for key, each in answers.items() if isinstance(each, PartitionSegments)}
 

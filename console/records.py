@@ -1,4 +1,7 @@
-"""The page of records: some records of a partition from an offset or a time on. Sizes are limited."""
+"""The page of records: some records of a partition from an offset or a time on, or the last ones before an offset.
+
+Sizes are limited.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.records import FetchedRecords, LastRows, last_rows
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import bad, sentence_of
@@ -30,7 +34,7 @@ SHOWN_BYTES_MAX: Final = 8 * 1024
 """The shown bytes of a key, a value or a header; longer ones are cut."""
 
 HEADERS_MAX: Final = 50
-PLACES: Final = ("offset", "time", "start", "end")
+PLACES: Final = ("offset", "time", "start", "end", "before")
 
 
 async def records_page(client: AdminClient, given: Parameters) -> dict[str, Any]:
@@ -44,8 +48,16 @@ async def records_page(client: AdminClient, given: Parameters) -> dict[str, Any]
             raise each
     assert isinstance(starts, ListedOffset)
     assert isinstance(ends, ListedOffset)
-    first = min(max(await _first(client, key, given, ends.offset, count), starts.offset), ends.offset)
-    rows, following = await _read(client, key, first, ends.offset, count) if first < ends.offset else ([], first)
+    place, is_complete = arguments.choice(given, "place", PLACES, "end"), True
+    if place in {"end", "before"}:
+        before = ends.offset if place == "end" else min(_offset(given, ends.offset), ends.offset)
+        last = await _last(client, key, starts.offset, before, count)
+        following, is_complete = max(before, starts.offset), last.is_complete
+        rows = [_row(each) for each in last.rows]
+        first = rows[0]["offset"] if len(rows) == count else min(last.first, following)
+    else:
+        first = min(max(await _first(client, key, given, ends.offset, place), starts.offset), ends.offset)
+        rows, following = await _read(client, key, first, ends.offset, count) if first < ends.offset else ([], first)
     return {
         "topic": key.topic,
         "partition": key.partition,
@@ -54,28 +66,50 @@ async def records_page(client: AdminClient, given: Parameters) -> dict[str, Any]
         "first": first,
         "next": following,
         "records": rows,
+        "complete": is_complete,
     }
 
 
-async def _first(client: AdminClient, key: TopicPartition, given: Parameters, end: Offset, count: int) -> Offset:
+def _offset(given: Parameters, end: Offset) -> Offset:
+    """Returns the offset that was given; `end` for the end. Errors: RefusedError."""
+    try:
+        wanted = parse_offset(arguments.text(given, "value", longest=64))
+    except ValueError as error:
+        raise bad(sentence_of(error)) from None
+    return wanted if wanted >= 0 else end
+
+
+async def _first(client: AdminClient, key: TopicPartition, given: Parameters, end: Offset, place: str) -> Offset:
     """Returns the first offset to show. Errors: RefusedError, AdminError."""
-    place = arguments.choice(given, "place", PLACES, "end")
     if place == "start":
         return 0
-    if place == "end":
-        return max(0, end - count)
-    text = arguments.text(given, "value", longest=64)
+    if place == "offset":
+        return _offset(given, end)
     try:
-        if place == "offset":
-            wanted = parse_offset(text)
-            return wanted if wanted >= 0 else end
-        at = Timestamp(parse_time(text))
+        at = Timestamp(parse_time(arguments.text(given, "value", longest=64)))
     except ValueError as error:
         raise bad(sentence_of(error)) from None
     found = (await client.list_offsets({key: at}))[key]
     if isinstance(found, AdminError):
         raise found
     return found.offset if found.offset >= 0 else end
+
+
+async def _last(
+    client: AdminClient, key: TopicPartition, log_start: Offset, before: Offset, count: int
+) -> LastRows[Record | dict[str, Any]]:
+    """Returns the last records and markers before an offset. Errors: RefusedError, AdminError."""
+
+    async def fetch(offset: Offset) -> FetchedRecords:
+        return await client.fetch_records(key, offset, max_bytes=FETCH_BYTES)
+
+    def rows(fetched: FetchedRecords, first: Offset, end: Offset) -> tuple[list[Record | dict[str, Any]], Offset]:
+        try:
+            return records_of(fetched.records, first, end, end - first)
+        except ProtocolError as error:
+            raise bad(f"A batch of {key} before offset {end} can't be read: {error}.") from error
+
+    return await last_rows(fetch, rows, log_start, before, count)
 
 
 async def _read(
@@ -99,21 +133,29 @@ def rows_of(batches: bytes | memoryview, first: Offset, end: Offset, count: int)
 
     Errors: ProtocolError, RefusedError.
     """
-    rows: list[dict[str, Any]] = []
+    found, following = records_of(batches, first, end, count)
+    return [_row(each) for each in found], following
+
+
+def records_of(
+    batches: bytes | memoryview, first: Offset, end: Offset, count: int
+) -> tuple[list[Record | dict[str, Any]], Offset]:
+    """Like `rows_of`, with records as they are, and rows of markers."""
+    rows: list[Record | dict[str, Any]] = []
     following = first
     for position, header in iterate_batches(batches):
         if not check_crc(batches, position, header):
             raise bad(f"The CRC of the batch at offset {header.base_offset} is wrong.")
         batch = memoryview(batches)[position : position + header.size_bytes]
         if header.is_control:
-            if header.base_offset >= first:
+            if first <= header.base_offset < end:
                 rows.append(_marker(batch, header.base_offset, header.max_timestamp, header.producer_id))
         else:
             for record in iterate_records(batch, max_bytes=RECORDS_BYTES_MAX):
                 if first <= record.offset < end and len(rows) < count:
-                    rows.append(_row(record))
+                    rows.append(record)
         if len(rows) >= count:
-            return rows[:count], rows[count - 1]["offset"] + 1
+            return rows[:count], _offset_of(rows[count - 1]) + 1
         following = max(following, min(header.next_offset, end))
     if not rows and following == first:
         raise bad(f"The batch at offset {first} is too large to show.")
@@ -126,7 +168,13 @@ def _marker(batch: memoryview, offset: Offset, timestamp: int, producer_id: int)
     return {"offset": offset, "timestamp": timestamp, "marker": kind or "control", "producer_id": producer_id}
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _offset_of(row: Record | dict[str, Any]) -> Offset:
+    return row["offset"] if isinstance(row, dict) else row.offset
+
+
+def _row(record: Record | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(record, dict):
+        return record
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,

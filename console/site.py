@@ -3,7 +3,8 @@
     GET  /                      redirects to /console/
     GET  /console/<file>        a static file
     GET  /console/api/session   the visitor's session
-    GET  /console/api/view/X    a view (`views`); /console/api/events/X sends it again whenever it changes
+    GET  /console/api/view/X    a view (`views`)
+    GET  /console/api/events    sends the views in its parameter `views`, [[name, parameters], …], whenever they change
     POST /console/api/login     logs in with a name and a password, or with the token of the URL
     POST /console/api/X         a change or a rehearsal (`changes`)
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import PurePath
 from types import MappingProxyType
@@ -26,6 +28,7 @@ from aiohttp import BasicAuth, web
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
+from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
 from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
@@ -45,13 +48,15 @@ KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascrip
 PATH: Final = "/console"
 COOKIE: Final = "lowtide-console"
 PASSWORD_CHARACTERS_MAX: Final = 1_024
+VIEWS_MAX: Final = 32
+"""The views of one stream: those of all visible tabs of a browser."""
 
 PAGE_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Content-Security-Policy": (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-            "trusted-types 'none'"
+            "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self'; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+            "require-trusted-types-for 'script'; trusted-types lowtide-live"
         ),
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
@@ -120,7 +125,7 @@ class ConsoleSite:
         app.router.add_get(PATH + "/{name:(?:css|js|vendor)/[a-z.-]+}", file)
         app.router.add_get(PATH + "/api/session", self._guarded(self._session))
         app.router.add_get(PATH + "/api/view/{view}", self._guarded(self._view))
-        app.router.add_get(PATH + "/api/events/{view}", lives_long(self._guarded(self._events)))
+        app.router.add_get(PATH + "/api/events", lives_long(self._guarded(self._events)))
         app.router.add_post(PATH + "/api/login", self._guarded(self._log_in))
         app.router.add_post(PATH + "/api/logout", self._guarded(self._log_out))
         for name in (*REHEARSALS, *CHANGES):
@@ -211,8 +216,9 @@ class ConsoleSite:
         return answer(await view_value(await self._visitor(request), _view_name(request), dict(request.query)))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        session, name, given = await self._visitor(request), _view_name(request), dict(request.query)
-        return await stream(request, session, lambda: view_value(session, name, given), self._ports.clock, PAGE_HEADERS)
+        session = await self._visitor(request)
+        reads = [partial(view_value, session, name, given) for name, given in _views(request)]
+        return await stream(request, session, reads, self._ports.clock, PAGE_HEADERS)
 
     # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
@@ -294,6 +300,19 @@ def _check_origin(request: web.Request) -> None:
 
 def _too_many(error: NoRoomError) -> RefusedError:
     return RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"{error}.".capitalize())
+
+
+def _views(request: web.Request) -> list[tuple[str, Parameters]]:
+    """Reads the views of a stream. Errors: RefusedError."""
+    try:
+        views = msgspec.json.decode(request.query.get("views", ""), type=list[tuple[str, dict[str, str]]])
+    except msgspec.DecodeError:
+        raise bad("views must be a list of names with their parameters, in JSON.") from None
+    if not 1 <= len(views) <= VIEWS_MAX:
+        raise bad(f"views must name 1 to {VIEWS_MAX} views.")
+    if any(name not in VIEWS for name, _ in views):
+        raise RefusedError(HTTPStatus.NOT_FOUND, "There is no such view.")
+    return list(views)
 
 
 def _view_name(request: web.Request) -> str:

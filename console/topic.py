@@ -11,7 +11,7 @@ from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.log_dirs import replicas_in
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
-from lowtide.admin.retained import known
+from lowtide.admin.retained import known, whole_sentences
 from lowtide.console import arguments
 from lowtide.console.answers import bad
 from lowtide.console.arguments import Parameters
@@ -98,6 +98,7 @@ def _partition(
     """Returns a row of the page; values that only Lowtide returns are null for other brokers."""
     places = replica_values(segments)
     retained = None if segments is None else segments.described.retained
+    sentences = None if segments is None else whole_sentences(segments.described.retained, segments.checked_at_ms)
     return {
         "partition": key.partition,
         "leader": row.leader,
@@ -108,6 +109,7 @@ def _partition(
         "log_end": None if retained is None else known(retained.log_end_offset),
         "segments": None if retained is None else retained.segment_count,
         "kept": None if segments is None else segments.explanation,
+        "kept_sentences": sentences,
         "replicas": [
             {
                 "broker": broker_id,

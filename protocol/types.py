@@ -33,6 +33,7 @@ NO_PRODUCER_EPOCH: ProducerEpoch = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 UNKNOWN_OFFSET: Offset = -1
+UNKNOWN_BROKER_EPOCH: BrokerEpoch = -1
 
 
 class TopicPartition(NamedTuple):

@@ -17,7 +17,8 @@ from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lowtide.replication.leadership import IsrProposal, Leadership
+    from lowtide.replication.eligible_leaders import IsrProposal
+    from lowtide.replication.leadership import Leadership
 
 BATCH_PARTITIONS: Final = 40
 """Partitions per transaction: larger ones conflict more often and gain little."""

@@ -1,4 +1,4 @@
-"""Decides which replicas may lead a partition that has too few in-sync replicas (KIP-966).
+"""Decides which replicas may lead a partition that has too few in-sync replicas (KIP-966). A proposed ISR names them.
 
 While fewer than `min.insync.replicas` replicas are in sync, nothing is committed: the high watermark stands still and
 no delete is acknowledged. A replica that leaves the ISR in that state still has everything that clients were promised.
@@ -16,11 +16,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from lowtide.metadata.image import Members, MetadataImage, PartitionImage
-    from lowtide.protocol.types import BrokerId, TopicId
+    from lowtide.metadata.store import Revision
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicId
+
+
+class IsrProposal(msgspec.Struct, eq=False):
+    """A proposed ISR in place of that of `base`. Compared by identity: the same change may be proposed twice.
+
+    `decided_at` is the revision of the image on which it was decided. `elr` are the eligible leaders beside it
+    (KIP-966).
+    """
+
+    base: PartitionImage
+    decided_at: Revision
+    isr: tuple[BrokerId, ...]
+    isr_epochs: tuple[BrokerEpoch, ...]
+    elr: tuple[BrokerId, ...] = ()
+    elr_epochs: tuple[BrokerEpoch, ...] = ()
 
 
 def eligible_leaders(  # noqa: PLR0913  a partition, and what it becomes

@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
-    from lowtide.replication.follower_state import FollowerState
 
 
 class FoundRecord(NamedTuple):
@@ -47,16 +44,6 @@ class ErasureSearch(msgspec.Struct, eq=False):
     took_part: dict[BrokerId, BrokerEpoch] = msgspec.field(default_factory=dict)
     """The followers that have searched and noted it, each with its registration then."""
 
-    def may_ask(self, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
-        """Returns whether a follower can search now: its log is known to match ours up to the end of the search."""
-        return (
-            not self.has_part(broker_id, image)
-            and follower.broker_epoch != UNKNOWN_BROKER_EPOCH
-            and image.broker_epoch(broker_id) == follower.broker_epoch
-            and follower.matches
-            and follower.log_end_offset >= self.end_offset
-        )
-
     def note(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, found: Mapping[Offset, FoundRecord]) -> None:
         """Adds the result of a follower, which has durably noted that it took part, under this registration."""
         self.took_part[broker_id] = broker_epoch
@@ -74,7 +61,7 @@ class ErasureSearch(msgspec.Struct, eq=False):
         )
 
     def participants(
-        self, leader_id: BrokerId, followers: Mapping[BrokerId, FollowerState], image: MetadataImage
+        self, leader_id: BrokerId, followers: Iterable[BrokerId], image: MetadataImage
     ) -> tuple[BrokerId, ...]:
         """Returns the brokers that the erasure names, in ascending order."""
         return tuple(sorted([leader_id, *(each for each in followers if self.has_part(each, image))]))

@@ -22,7 +22,7 @@ import msgspec
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicId, TopicPartition
 from lowtide.replication.follower_phase import FollowerEvent, Phase, next_phase
-from lowtide.replication.follower_state import NEVER_MS
+from lowtide.replication.leadership import NEVER_MS
 from lowtide.storage.compaction.compaction import without_deleted_beginning
 from lowtide.storage.log.log_erasures import NotSearchedError
 from lowtide.storage.log.segments.segment_files import RemovedSegment

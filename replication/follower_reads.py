@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lowtide.protocol.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, LeaderEpoch, Offset
-from lowtide.replication.follower_state import NEVER_MS
+from lowtide.replication.leadership import NEVER_MS
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage

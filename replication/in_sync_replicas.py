@@ -16,15 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lowtide.replication.eligible_leaders import eligible_leaders
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
-from lowtide.replication.leadership import IsrProposal, Leadership
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH
+from lowtide.replication.eligible_leaders import IsrProposal, eligible_leaders
 
 if TYPE_CHECKING:
     from lowtide.metadata.image import MetadataImage
     from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
     from lowtide.replication.erasure_search import ErasureSearch
-    from lowtide.replication.follower_state import FollowerState
+    from lowtide.replication.leadership import FollowerState, Leadership
 
 
 def next_proposal(leadership: Leadership, image: MetadataImage, now_ms: int) -> IsrProposal | None:
@@ -74,6 +73,17 @@ def begin_search(leadership: Leadership, search: ErasureSearch) -> None:
     """Begins the search for an erasure: only replicas that take part join the ISR until it ends."""
     assert leadership.erasure_search is None, leadership.erasure_search
     leadership.erasure_search = search
+
+
+def may_search(search: ErasureSearch, broker_id: BrokerId, follower: FollowerState, image: MetadataImage) -> bool:
+    """Returns whether a follower can search now: its log is known to match ours up to the end of the search."""
+    return (
+        not search.has_part(broker_id, image)
+        and follower.broker_epoch != UNKNOWN_BROKER_EPOCH
+        and image.broker_epoch(broker_id) == follower.broker_epoch
+        and follower.matches
+        and follower.log_end_offset >= search.end_offset
+    )
 
 
 def end_search(leadership: Leadership, search: ErasureSearch, erasures_end: Offset = 0) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import iterate_batches, iterate_records
-from lowtide.protocol.types import Offset, topic_id_text
+from lowtide.protocol.types import BrokerId, Offset, TopicPartition, topic_id_text
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
@@ -38,6 +38,9 @@ ERASED_WITHIN_S: Final = 20.0
 
 _ALL_SHARE: Final = 0.7
 """The share of requests up to the log start offset; others have a lower offset."""
+
+Life = tuple[BrokerId, int]
+"""A broker, and which of its lives."""
 
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 
@@ -167,6 +170,27 @@ class ErasingWork:
         await cluster_end.until(
             self._cluster, lambda: self.counts["answered"] >= before + len(asked), what, ERASED_WITHIN_S
         )
+
+
+def log_of(machine: Machine, key: TopicPartition) -> Log | None:
+    """Returns the log that a broker serves."""
+    manager = log_manager_of(machine)
+    return None if manager is None else manager.logs.get(key)
+
+
+def lives_with_record(cluster: ClusterWorld, key: TopicPartition, offset: Offset) -> frozenset[Life]:
+    """Returns the lives of the brokers in sync, under their present registrations, whose logs have a record there."""
+    state, image, found = cluster.partition(*key), cluster.shared.image, set[Life]()
+    members = {} if state is None else dict(zip(state.isr, state.isr_epochs, strict=True))
+    for machine in cluster.machines:
+        log, epoch = log_of(machine, key), members.get(machine.broker_id)
+        if log is None or epoch is None or epoch != image.broker_epoch(machine.broker_id):
+            continue
+        files = files_of(cluster, machine, log)
+        served = (content for path, content in files if f"/{key}/" in path and path.endswith(".log"))
+        if any(place == offset for content in served for place, _ in records_of(content)):
+            found.add((machine.broker_id, machine.lives))
+    return frozenset(found)
 
 
 def files_of(cluster: ClusterWorld, machine: Machine, log: Log) -> Iterator[tuple[str, bytes]]:

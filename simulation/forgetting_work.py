@@ -4,6 +4,9 @@ E1 after an erasure was acknowledged, no read that begins later returns one of i
 other record is missing on any replica; E3 no file of a broker that has confirmed has one, no crash brings one back, and
 in the end no file of any replica has one. The records of an erasure are those that a client has read, or that were
 acknowledged, before it was requested. `erased_history` judges reads.
+
+An offset tells a key only where a replica still has its record. If every replica in sync had compacted the record away
+before it copied or searched the log, nothing is erased, and older versions of the key may stay on some of them (E10).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from lowtide.protocol.messages.find_records import (
     RecordOffsets,
 )
 from lowtide.protocol.records import iterate_batches
-from lowtide.protocol.types import BrokerId, Offset
+from lowtide.protocol.types import BrokerId, Offset, TopicPartition
 from lowtide.runtime.filesystem.nodes import Folder
 from lowtide.runtime.random import Random
 from lowtide.simulation import cluster_end
@@ -31,10 +34,10 @@ from lowtide.simulation.cluster_client import ClusterClient
 from lowtide.simulation.cluster_load import PartitionLoad
 from lowtide.simulation.cluster_world import ClusterWorld
 from lowtide.simulation.erased_history import ErasedHistory
-from lowtide.simulation.erasing_work import files_of, records_of
+from lowtide.simulation.erasing_work import Life, files_of, lives_with_record, log_of, records_of
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.keyed_load import KeyedAuditor, KeyedLoad
-from lowtide.simulation.machines import Machine, log_manager_of
+from lowtide.simulation.machines import Machine
 from lowtide.simulation.replica_watch import content_of
 from lowtide.simulation.standing_work import NEVER, StandingWork
 from lowtide.storage.log.log import Log
@@ -159,10 +162,12 @@ class ForgettingWork:
         newer = newer_versions(load, wanted)
         self._note(f"erases {wanted} of {history.name}: {len(texts)} known records")
         found: FoundPartition | None = None
+        had_named: frozenset[Life] = frozenset()
         while found is None:
             if until.is_set() or self._cluster.loop.time() > deadline:
                 self.counts["not found in time"] += 1
                 return
+            had_named = self._lives_with_named(load, wanted.offset)
             found = await self._find(client, load, wanted)
         if found.error_code:
             self.counts["newest version"] += 1
@@ -170,6 +175,7 @@ class ForgettingWork:
             if newer and history.voids == voids:
                 history.fail(f"{wanted} is called the newest version, and {newer} were acknowledged before")
             return
+        texts = texts if self._tells_keys(load, wanted, found, had_named) else frozenset()
         log_start, end = max(found.log_start_offset, 0), found.erasures_end
         if history.voids == voids:
             erasures.check_end(wanted.search_id, found.searched_to)
@@ -197,6 +203,33 @@ class ForgettingWork:
                 before = self._cleaned.get((broker_id, history.name))
                 known = before[1] if before is not None and before[0] is disk else frozenset()
                 self._cleaned[broker_id, history.name] = disk, known | texts
+
+    def _tells_keys(
+        self, load: PartitionLoad, wanted: Wanted, found: FoundPartition, had_named: frozenset[Life]
+    ) -> bool:
+        """Returns whether the keys were given, or a replica must have told the key of the named record.
+
+        `had_named` are the lives that had this record when the leader was asked. Who still has it was searched in that
+        life, and told its key: all replicas in sync are searched, and no others join them meanwhile. A replica that was
+        away needn't tell it, because it starts over. One that was killed meanwhile may have got back a disk from before
+        the record was compacted away.
+        """
+        assert load.history.erasures is not None
+        if (
+            wanted.offset is None
+            or found.record_count
+            or load.history.erasures.may_lack(wanted.offset)
+            or had_named & self._lives_with_named(load, wanted.offset)
+        ):
+            return True
+        self.counts["named record is gone"] += 1
+        return False
+
+    def _lives_with_named(self, load: PartitionLoad, offset: Offset | None) -> frozenset[Life]:
+        """Returns which replicas in sync have the record that an erasure names by its offset."""
+        if offset is None:
+            return frozenset()
+        return lives_with_record(self._cluster, TopicPartition(load.topic, load.partition), offset)
 
     def _replicas(self, load: PartitionLoad) -> set[BrokerId]:
         state = self._cluster.partition(load.topic, load.partition)
@@ -299,7 +332,7 @@ class ForgettingWork:
                 continue
             erasures = load.history.erasures
             assert erasures is not None
-            logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
+            logs = self._logs(load)
             start = max((log.log_start_offset for _, log in logs), default=0)
             first: set[Offset] | None = None
             for machine, log in logs:
@@ -319,8 +352,10 @@ class ForgettingWork:
 
     def _is_clean_everywhere(self, load: PartitionLoad, texts: frozenset[bytes]) -> bool:
         """Returns whether no file of any replica of a partition has one of the records."""
-        logs = [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
-        return self._are_clean(load, logs, texts)
+        return self._are_clean(load, self._logs(load), texts)
+
+    def _logs(self, load: PartitionLoad) -> list[tuple[Machine, Log]]:
+        return [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
 
     def _are_clean(self, load: PartitionLoad, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
         return not any(self._left_in(load, machine, log, texts) for machine, log in logs)
@@ -357,7 +392,4 @@ class ForgettingWork:
 
 
 def _log_of(machine: Machine, load: PartitionLoad) -> Log | None:
-    manager = log_manager_of(machine)
-    if manager is None:
-        return None
-    return next((log for key, log in manager.logs.items() if key == (load.topic, load.partition)), None)
+    return log_of(machine, TopicPartition(load.topic, load.partition))

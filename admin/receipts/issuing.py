@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from lowtide.admin.receipts.statement import (
     KindName,
     LeaderSearch,
     PartitionStatement,
+    TableStatement,
     rfc3339,
 )
 from lowtide.protocol.erasure_ledger_records import (
@@ -38,6 +39,14 @@ ALWAYS: tuple[str, ...] = (
     "Records that arrived at or after the end of the search were not searched.",
     "The receipt repeats what brokers reported. Copies of their log directories can refute it.",
 )
+
+
+TABLES: tuple[str, ...] = (
+    "Copies of a table's rows in other tables, files and results of queries are not covered.",
+    "What was committed to a table after its fence was not searched.",
+)
+
+ONLY_TABLES: tuple[str, ...] = ("The ledger has no record of this erasure: no topic was searched.",)
 
 
 class PartitionLedger(msgspec.Struct):
@@ -72,19 +81,20 @@ def partitions_of(entries: Iterable[LedgerEntry], erasure_id: bytes) -> dict[Pla
     return {place: each for place, each in found.items() if each.named or each.clean}
 
 
-def make_receipt(
+def make_receipt(  # noqa: PLR0913  what the statement says, each by its name
     link: ChainLink,
     cluster_id: str,
     erasure_id: str,
     found: Mapping[Place, PartitionLedger],
     replicas: Mapping[Place, Collection[BrokerId]] | None,
     nonces: Collection[bytes],
+    tables: Sequence[TableStatement] = (),
 ) -> ErasureReceipt:
     """Returns the statement about an erasure. `replicas` are those of now, None if unknown.
 
-    Errors: ReceiptError if the ledger has nothing about it, or has invalid values.
+    Errors: ReceiptError if neither the ledger nor a table has anything about it, or if values are invalid.
     """
-    if not found:
+    if not found and not tables:
         raise ReceiptError("the ledger has no record of this erasure")
     partitions = described(found, replicas)
     return ErasureReceipt(
@@ -96,7 +106,13 @@ def make_receipt(
         erasure_id=erasure_id,
         nonces=[each.hex() for each in nonces],
         partitions=partitions,
-        not_covered=[*ALWAYS, *(sentence for each in partitions for sentence in _missing(each))],
+        not_covered=[
+            *ALWAYS,
+            *(sentence for each in partitions for sentence in _missing(each)),
+            *(TABLES if tables else ()),
+            *(ONLY_TABLES if not found else ()),
+        ],
+        tables=list(tables) or msgspec.UNSET,
     )
 
 

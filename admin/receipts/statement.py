@@ -81,6 +81,41 @@ class PartitionStatement(_Part, frozen=True, kw_only=True):
     replicas_known: bool
 
 
+class NamedFiles(_Part, frozen=True, kw_only=True):
+    """Some files of a table: how many, the first of them by name, and the digest of all names.
+
+    The digest is SHA-256 of the sorted names, each with a line feed after it.
+    """
+
+    count: Number
+    names: list[str]
+    digest: Digest
+
+
+class TableStatement(_Part, frozen=True, kw_only=True):
+    """What an erasure did to a table (Iceberg), and when nothing of the rows was left in its files."""
+
+    table: str
+    table_uuid: str
+    location: str
+    erasure_id: str
+    fence: Number
+    """The snapshot that the erasure committed."""
+    fenced_at: Time
+    rows: Number
+    files_searched: Number
+    replaced: NamedFiles
+    """The data files that had such rows."""
+    written: NamedFiles
+    """The data files that took their place."""
+    deleted: NamedFiles
+    """All deleted files: data, statistics, manifests, lists of manifests, metadata files."""
+    snapshots_removed: list[int]
+    """The first of them, if there were many."""
+    snapshots_count: Number
+    confirmed_at: Time
+
+
 class ChainLink(_Part, frozen=True, kw_only=True):
     """What every statement has. `number` begins with 1; `previous` is the digest of the statement before it."""
 
@@ -100,6 +135,8 @@ class ErasureReceipt(ChainLink, frozen=True, kw_only=True):
     """Those that the issuer gave, in hexadecimal."""
     partitions: list[PartitionStatement]
     not_covered: list[str]
+    tables: list[TableStatement] | msgspec.UnsetType = msgspec.UNSET
+    """Absent if the erasure reached no table."""
 
 
 class KeyRotation(ChainLink, frozen=True, kw_only=True):

@@ -96,11 +96,13 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
 
         for index, transaction in enumerate(wanted):
             errors = work(transaction, version)
-            if isinstance(errors, Pending):
+            if not isinstance(errors, Pending):
+                answers[index] = errors
+            elif errors.done:
+                answers[index] = errors.response or {}
+            else:
                 joined.expect(1)
                 errors.listen(partial(note, index))
-            else:
-                answers[index] = errors
         return joined.answer()
 
     return HandlerSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, guard=guards.add_partitions_to_txn, handle=handle, cut=cut)

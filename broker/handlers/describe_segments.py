@@ -2,7 +2,8 @@
 
 Behaviour: Lowtide's own, not advertised. Returns, for partitions that are led here, their segments, the position of
 each replica as far as the leader knows it, which rules keep the oldest segment (as DescribeRetention), and up to where
-each retention rule alone would delete now. Segments are examined one by one, in turn with other work; timestamps that
+each retention rule alone would delete now. With a delete offset it returns the bytes that such a delete would free on
+the leader. Segments are examined one by one, in turn with other work; timestamps that
 are not in memory are read from the time index.
 
 Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED if too many requests wait; of
@@ -28,16 +29,19 @@ from lowtide.broker.retention.explained import Explanations, refused
 from lowtide.broker.retention.log_retention import offsets_of
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.messages.describe_segments import (
     DescribeSegmentsRequest,
     DescribeSegmentsResponse,
+    FreedByDelete,
     RetentionBoundary,
     SegmentsOfPartition,
     SegmentsOfTopic,
 )
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
 from lowtide.storage.log.retention.retention_plan import Reason
 
@@ -51,6 +55,7 @@ class _SegmentsAnswer(msgspec.Struct):
     request: DescribeSegmentsRequest
     context: RequestContext
     consumed: Outcome | Doubt
+    delete_offsets: dict[TopicPartition, Offset]
     room: int = SEGMENTS_MAX
 
 
@@ -65,13 +70,20 @@ class DescribeSegmentsHandler:
         """Answers for each partition once, even if it was named more often."""
         explanations = self._explanations
         wanted = {topic.name: dict.fromkeys(topic.partitions) for topic in request.topics}
-        if sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX:
+        offsets = {
+            TopicPartition(topic.name, number): offset
+            for topic in request.topics
+            for number, offset in zip(topic.partitions, topic.delete_offsets, strict=False)
+        }
+        is_uneven = any(len(topic.delete_offsets) not in {0, len(topic.partitions)} for topic in request.topics)
+        is_too_large = sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX
+        if is_too_large or is_uneven:
             return DescribeSegmentsResponse(error_code=ErrorCode.INVALID_REQUEST)
         found = explanations.find(context, wanted)
         consumed = await explanations.ask(context.connection, found.values())
         if isinstance(consumed, ErrorCode):
             return DescribeSegmentsResponse(error_code=consumed)
-        answering = _SegmentsAnswer(request, context, consumed)
+        answering = _SegmentsAnswer(request, context, consumed, offsets)
         topics: dict[str, SegmentsOfTopic] = {}
         for key, before in found.items():
             rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions
@@ -96,6 +108,7 @@ class DescribeSegmentsHandler:
         try:
             found = yield from boundaries(tuple(log.segments), offsets, log.config, times, now_ms)
             segments = yield from segment_rows(log, times, asked.first_offset, min(asked.segments_max, answering.room))
+            freed = self._freed(log, answering.delete_offsets.get(partition.topic_partition, UNKNOWN))
         except StorageError as error:
             replicas.on_read_failed(partition, error)
             rows.append(_refused(partition.topic_partition, ErrorCode.KAFKA_STORAGE_ERROR))
@@ -115,8 +128,25 @@ class DescribeSegmentsHandler:
                 boundaries=[
                     _boundary(each, consumed.group_id) for each in found if asks or each.reason is not Reason.CONSUMED
                 ],
+                freed=freed,
             )
         )
+
+    def _freed(self, log: Log, delete_offset: Offset) -> list[FreedByDelete]:
+        """Returns what a delete would free, in a list of one; an empty list without a delete. Errors: StorageError."""
+        if delete_offset < 0:
+            return []
+        room = self._broker.replicas.log_manager.directories.planned(log, min(delete_offset, log.log_end_offset))
+        return [
+            FreedByDelete(
+                file_count=room.file_count,
+                file_bytes=room.file_bytes,
+                delay_ms=room.delay_ms,
+                hole_bytes=room.hole_bytes,
+                kept_bytes=room.kept_bytes,
+                waits_for=room.waits_for.value if room.waits_for else "",
+            )
+        ]
 
 
 def handler(broker: BrokerContext, explanations: Explanations) -> HandlerSpec:

@@ -7,6 +7,9 @@ sent when all partitions are searched, or after the timeout; the search goes on 
 nobody has asked for a minute. Its result is kept as long, unless others need the room. If a partition is listed twice,
 the last entry wins.
 
+With `names_newest` a search by a header or offsets also names the newest versions of keys, in a log that is or was
+compacted: an erasure by offset would refuse them.
+
 With `erase` the leader then writes what it found to the ledger, appends an erasure with the id of the search, and
 answers when the ledger has the commit. Records that a search of the same id has erased before count too, if their
 erasure is still known. In a log that is or was compacted the followers search too (`compacted_erasures.py`): since v1 a
@@ -33,6 +36,7 @@ KIPs: 107.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
@@ -151,7 +155,9 @@ class FindRecordsHandler:
                     rows[key].error_code, rows[key].error_message = ErrorCode.COORDINATOR_NOT_AVAILABLE, STANDS_LATER
                     continue
                 search = SearchKey(request.search_id, key, request.erase)
-                terms = ErasureTerms(_row_selector(row) if shared is None else shared, request.force)
+                terms = ErasureTerms(
+                    _row_selector(row) if shared is None else shared, request.force, request.names_newest
+                )
                 found = self._kept.joined(search, partition, terms, client, replayed_search(request, row))
                 if isinstance(found, KeptSearch):
                     joined[key] = found
@@ -251,7 +257,7 @@ def _row_selector(row: FindRecordsPartition) -> OffsetSelector:
 
 def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
     """Fills in the state of a search."""
-    running, outcome = kept.running, kept.erasure.outcome
+    running, outcome = kept.running, kept.outcome
     row.leader_epoch = running.leader_epoch
     row.searched_bytes, row.total_bytes = running.searched_bytes, running.total_bytes
     if outcome is None:
@@ -264,14 +270,20 @@ def _fill(row: FoundPartition, kept: KeptSearch, ranges_max: int) -> None:
     else:
         _fill_found(row, outcome, ranges_max)
         row.other_count = kept.erasure.other_count
+        if kept.newest is not None:
+            row.newest = _offsets_of(kept.newest.newest.ranges())
 
 
 def _fill_found(row: FoundPartition, found: SearchedLog, ranges_max: int) -> None:
     row.searched_from, row.searched_to = found.first_offset, found.end_offset
     row.record_count = len(found.records)
     ranges = found.records.ranges().ranges()
-    row.offsets = [RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges[:ranges_max]]
+    row.offsets = _offsets_of(ranges[:ranges_max])
     row.has_more = len(ranges) > ranges_max
+
+
+def _offsets_of(ranges: Sequence[OffsetRange]) -> list[RecordOffsets]:
+    return [RecordOffsets(first_offset=first, last_offset=last) for first, last in ranges]
 
 
 def handler(broker: BrokerContext, searching: SearchParts, eraser: SearchEraser) -> HandlerSpec:

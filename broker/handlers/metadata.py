@@ -203,7 +203,7 @@ class MetadataHandler:
         if kept is not None:
             return kept
         response = self._broker.turns.answer(self._steps(request, image, context))
-        if key is not None and isinstance(response, MetadataResponse) and _may_be_kept(response):
+        if key is not None and isinstance(response, MetadataResponse) and self._may_be_kept(response):
             self.answers.keep(key, response)
         return response
 
@@ -215,10 +215,18 @@ class MetadataHandler:
             or len(wanted) != 1
             or request.include_topic_authorized_operations
             or request.include_cluster_authorized_operations
-            or self._broker.config.advertises_local_address  # No two clients need the same answer.
         ):
             return None
         return client.listener_name, version, wanted[0].name, wanted[0].topic_id
+
+    def _may_be_kept(self, response: MetadataResponse) -> bool:
+        """Returns whether an answer is small, without an error, and the same for all clients of a listener."""
+        topic = response.topics[0]
+        return (
+            topic.error_code == ErrorCode.NONE
+            and len(topic.partitions) <= _KEPT_PARTITIONS
+            and not self._broker.config.advertises_local_address
+        )
 
     def _steps(
         self, request: MetadataRequest, image: MetadataImage, context: RequestContext
@@ -274,11 +282,6 @@ def handler(broker: BrokerContext, administrator: TopicAdministrator) -> Handler
         answers=made.answers,
         cut=CUT,
     )
-
-
-def _may_be_kept(response: MetadataResponse) -> bool:
-    topic = response.topics[0]
-    return topic.error_code == ErrorCode.NONE and len(topic.partitions) <= _KEPT_PARTITIONS
 
 
 def _distinct(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:

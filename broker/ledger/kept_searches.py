@@ -13,10 +13,11 @@ from lowtide.broker.client_waits import client_wait
 from lowtide.broker.ledger.search_eraser import SearchErasure
 from lowtide.broker.partitions.compacted_erasures import CompactedErasure, why_not_searchable
 from lowtide.broker.partitions.erasures import is_compacted
+from lowtide.broker.partitions.newest_versions import NewestSearch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.refusal import Refusal
-from lowtide.storage.erasures.log_search import SearchFailure
+from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 
 if TYPE_CHECKING:
     from lowtide.broker.ledger.named_records import ReplayedSearch
@@ -70,11 +71,15 @@ class SearchKey(NamedTuple):
 class KeptSearch:
     """A search that requests can join."""
 
-    __slots__ = ("askers", "client", "erasure", "left_ms", "running", "terms")
+    __slots__ = ("askers", "client", "erasure", "left_ms", "newest", "running", "terms")
 
-    def __init__(self, erasure: SearchErasure, terms: ErasureTerms, client: str) -> None:
+    def __init__(
+        self, erasure: SearchErasure, terms: ErasureTerms, client: str, newest: NewestSearch | None = None
+    ) -> None:
+        """`newest` is there if the newest versions of keys are wanted, in a log that may have several of a key."""
         self.running = erasure.running
         self.erasure = erasure
+        self.newest = newest
         self.client = client
         self.terms = terms
         self.askers = 0
@@ -93,8 +98,15 @@ class KeptSearch:
 
     @property
     def done(self) -> asyncio.Event:
+        if self.newest is not None:
+            return self.newest.done
         compacted = self.erasure.compacted
         return self.running.done if compacted is None else compacted.done
+
+    @property
+    def outcome(self) -> SearchedLog | SearchFailure | Refusal | None:
+        """What was found; None while the search is under way."""
+        return self.erasure.outcome if self.newest is None else self.newest.outcome
 
     @property
     def kept_ms(self) -> int:
@@ -104,7 +116,7 @@ class KeptSearch:
     @property
     def is_over(self) -> bool:
         """Whether nothing can be joined: it has failed, or its partition has changed."""
-        return isinstance(self.erasure.outcome, SearchFailure | Refusal) or not self.running.is_current()
+        return isinstance(self.outcome, SearchFailure | Refusal) or not self.running.is_current()
 
     def is_answered(self, *, erase: bool) -> bool:
         """Returns whether the search or the erasure is done, and nobody waits for it. Then a replay may follow."""
@@ -153,14 +165,19 @@ class KeptSearches:
             refusal = Refusal(ErrorCode.POLICY_VIOLATION, NAMED_COMPACTED)
         if refusal is not None:
             return refusal
-        running = self._begun(partition, terms.selector, with_keys=is_by_all and terms.must_widen)
+        names_newest = terms.names_newest and not key.erase and is_compacted(partition.log)
+        with_keys = (is_by_all or names_newest) and terms.must_widen
+        running = self._begun(partition, terms.selector, with_keys=with_keys)
         if isinstance(running, SearchFailure):
             return Refusal(CODES[running], running.sentence)
-        compacted = None
+        compacted = newest = None
         if is_by_all:
             compacted = CompactedErasure(self._parts, running, terms)
             compacted.begin()
-        kept = self._kept[key] = KeptSearch(SearchErasure(running, compacted, replay), terms, client)
+        elif with_keys:
+            newest = NewestSearch(self._parts.searches, running)
+            newest.begin(self._parts.tasks)
+        kept = self._kept[key] = KeptSearch(SearchErasure(running, compacted, replay), terms, client, newest)
         self._set_timer()
         return kept
 
@@ -219,6 +236,8 @@ class KeptSearches:
         self._parts.searches.forget(kept.running)
         if kept.erasure.compacted is not None:
             kept.erasure.compacted.cancel()
+        if kept.newest is not None:
+            kept.newest.cancel()
 
     def _set_timer(self) -> None:
         if self._timer is None and self._kept:

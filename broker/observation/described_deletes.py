@@ -22,8 +22,8 @@ from lowtide.protocol.messages.describe_deletes import (
     WaitingDelete,
 )
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
-from lowtide.replication.follower_state import NEVER_MS
 from lowtide.replication.former_replicas import awaited_former
+from lowtide.replication.leadership import NEVER_MS
 from lowtide.replication.partition import Partition
 
 if TYPE_CHECKING:

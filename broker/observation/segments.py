@@ -12,7 +12,7 @@ from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.messages.describe_retention import UNKNOWN
 from lowtide.protocol.messages.describe_segments import DescribedReplica, DescribedSegment
 from lowtide.protocol.types import Offset
-from lowtide.replication.follower_state import NEVER_MS
+from lowtide.replication.leadership import NEVER_MS
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.retention.retention_plan import SegmentTimes

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from lowtide.broker.promises import Spawn
     from lowtide.metadata.session import MetadataSession
-    from lowtide.replication.leadership import IsrProposal, Leadership
+    from lowtide.replication.eligible_leaders import IsrProposal
+    from lowtide.replication.leadership import Leadership
     from lowtide.replication.partition import Partition
 
 _NAMES_LOGGED: Final = 5

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.broker.partitions.erasures import erase_found, why_not_erasable
+from lowtide.broker.partitions.newest_versions import live_records, versions_of
 from lowtide.broker.partitions.older_versions import NEWEST, both, ends_of, newest_named, up_to
 from lowtide.broker.partitions.replica_searches import MOVES, SearchParts, is_moving, note_search
 from lowtide.protocol.api_keys import ApiKey
@@ -35,34 +36,28 @@ from lowtide.protocol.messages.find_records import (
     FindRecordsTopic,
     RecordOffsets,
 )
-from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
 from lowtide.replication.refusal import Refusal
-from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.log_search import FOUND_MAX, SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import (
     FoundRecords,
     HeaderSelector,
     KeySelector,
     OffsetSelector,
-    why_invalid,
 )
-from lowtide.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lowtide.broker.partitions.log_searches import PartitionSearch
     from lowtide.broker.partitions.older_versions import ErasureTerms
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.metadata.broker_image import BrokerImage
     from lowtide.protocol.messages.find_records import FindRecordsResponse, FoundPartition
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, ProducerId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset
     from lowtide.replication.partition import Partition
-    from lowtide.storage.log.log import Log
-    from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 
 PURPOSE: Final = "searches"
 
@@ -164,13 +159,13 @@ class CompactedErasure:
     async def _widened(self, named: SearchedLog) -> SearchedLog | SearchFailure | Refusal:
         """Returns the named records with all older versions of their keys, or why they can't be erased."""
         self._ends = ends_of(named)
-        versions = await self._versions(named.end_offset)
+        versions = await versions_of(self._parts.searches, self.running, self._ends, named.end_offset)
         if isinstance(versions, SearchFailure):
             return versions
         if self._terms.keeps_newest:
             newest = newest_named(self._ends, versions, live_records(self.running.log, named.end_offset))
-            if newest is not None:
-                return Refusal(ErrorCode.POLICY_VIOLATION, NEWEST.format(newest))
+            if newest:
+                return Refusal(ErrorCode.POLICY_VIOLATION, NEWEST.format(newest[0]))
         return self._with_older(named, versions)
 
     async def _widened_again(self, own: SearchedLog) -> SearchedLog | SearchFailure:
@@ -181,23 +176,12 @@ class CompactedErasure:
         self._stop_asking()
         self._ends, self._learned = self._ends | self._learned, {}
         self._search.took_part.clear()
-        versions = await self._versions(own.end_offset)
+        versions = await versions_of(self._parts.searches, self.running, self._ends, own.end_offset)
         return versions if isinstance(versions, SearchFailure) else self._with_older(own, versions)
 
     def _with_older(self, own: SearchedLog, versions: SearchedLog) -> SearchedLog:
         records = both(own.records, up_to(self._ends, versions))
         return SearchedLog(min(own.first_offset, versions.first_offset), own.end_offset, records)
-
-    async def _versions(self, end_offset: Offset) -> SearchedLog | SearchFailure:
-        """Returns all versions of the keys of named records that the leader has."""
-        if not self._ends:
-            return SearchedLog(end_offset, end_offset, FoundRecords(), FoundKeys())
-        selector = KeySelector(frozenset(self._ends))
-        if why_invalid(selector) is not None:
-            return SearchFailure.TOO_MANY_KEYS
-        if not self.running.is_current():
-            return SearchFailure.MOVED
-        return await self._parts.searches.search(self.running.partition, selector, end_offset, with_keys=True)
 
     async def _search_everywhere(self, own: SearchedLog) -> SearchedLog | SearchFailure | Refusal:
         """Returns what all have found, when all who must have searched."""
@@ -232,7 +216,7 @@ class CompactedErasure:
         assert leadership is not None
         for broker_id, follower in leadership.followers.items():
             task, broker = self._asked.get(broker_id), image.brokers.get(broker_id)
-            if (task is None or task.done()) and self._search.may_ask(broker_id, follower, image):
+            if (task is None or task.done()) and in_sync_replicas.may_search(self._search, broker_id, follower, image):
                 assert broker is not None
                 self._asked[broker_id] = self._parts.tasks.spawn(
                     self._ask(broker, follower.broker_epoch), name=f"replica-search-{broker_id}"
@@ -354,34 +338,6 @@ def together(own: FoundRecords, others: Mapping[Offset, FoundRecord]) -> FoundRe
         records.timestamps.append(found[offset].timestamp)
         records.leader_epochs.append(found[offset].leader_epoch)
     return records
-
-
-def live_records(log: Log, end_offset: Offset) -> Callable[[Offset, ProducerId], bool]:
-    """Returns what tells whether consumers get a record of a producer below `end_offset`, or certainly will.
-
-    They don't if its transaction is open or aborted, or an erasure names it. The producer id is negative outside of
-    transactions. In doubt (a damaged index) a transaction counts as aborted.
-    """
-    stable, start = log.last_stable_offset, log.log_start_offset
-    erased = OffsetRanges.union_of(each.left for each in log.erasures.known)
-    aborted: dict[ProducerId, list[CompletedTransaction]] = {}
-    is_damaged = False
-    try:
-        for each in log.files.aborted.collect(log.segments.bases[0], start, end_offset):
-            aborted.setdefault(each.producer_id, []).append(each)
-    except StorageError:
-        is_damaged = True
-
-    def is_live(offset: Offset, producer_id: ProducerId) -> bool:
-        if offset < start or erased.contains(offset):
-            return False
-        if producer_id < 0:
-            return True
-        if offset >= stable or is_damaged:
-            return False
-        return not any(each.first_offset <= offset <= each.last_offset for each in aborted.get(producer_id, ()))
-
-    return is_live
 
 
 def why_not_searchable(replicas: ReplicaManager, partition: Partition) -> Refusal | None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.waiting import Waiting
     from lowtide.metadata.image import MetadataImage
     from lowtide.metadata.store import Revision
-    from lowtide.replication.follower_state import FollowerFetch, FollowerState
-    from lowtide.replication.leadership import Leadership
+    from lowtide.replication.leadership import FollowerFetch, FollowerState, Leadership
     from lowtide.runtime.clock import Clock
 
 

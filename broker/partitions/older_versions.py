@@ -23,6 +23,8 @@ class ErasureTerms(NamedTuple):
     selector: RecordSelector
     force: bool = False
     """Whether offsets may name the newest version of a key."""
+    names_newest: bool = False
+    """Whether a search names the newest versions of keys."""
 
     @property
     def must_widen(self) -> bool:
@@ -44,8 +46,8 @@ def ends_of(named: SearchedLog) -> dict[bytes, Offset]:
 
 def newest_named(
     ends: Mapping[bytes, Offset], versions: SearchedLog, is_live: Callable[[Offset, ProducerId], bool]
-) -> Offset | None:
-    """Returns the first end that is the newest version of its key; None if there is none.
+) -> list[Offset]:
+    """Returns the ends that are the newest versions of their keys, in ascending order.
 
     `versions` are all versions of the keys in ascending order: an end that has been compacted away is not among them.
     `is_live` tells whether consumers get a record, or will.
@@ -57,7 +59,7 @@ def newest_named(
             newest[key] = Offset(offset)
         elif key in newest and is_live(Offset(offset), producer_id):
             del newest[key]
-    return min(newest.values(), default=None)
+    return sorted(newest.values())
 
 
 def up_to(ends: Mapping[bytes, Offset], versions: SearchedLog) -> FoundRecords:

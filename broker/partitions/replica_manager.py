@@ -17,8 +17,7 @@ from lowtide.broker.partitions.commit_waits import CommitWait
 from lowtide.broker.turns import Turns
 from lowtide.metadata.records import NO_LEADER
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from lowtide.replication.leadership import may_be_registered
 from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import TrafficTable

@@ -80,8 +80,9 @@ def commit_change(table: Table, change: TableChange) -> Snapshot:
     producer = _producer(Transaction(table), change, commit_id)
     try:
         updates, _ = producer._commit()  # noqa: SLF001 - it writes the manifests; `commit` is the call with retries
-    except BaseException:
+    except BaseException as error:
         producer._clean_all_uncommitted()  # noqa: SLF001 as above
+        check_moved(error, table)
         raise
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
@@ -95,6 +96,16 @@ def commit_change(table: Table, change: TableChange) -> Snapshot:
     except BaseException:
         producer._clean_all_uncommitted()  # noqa: SLF001 as above
         raise
+
+
+def check_moved(error: BaseException, table: Table) -> None:
+    """Raises HeadMovedError after an error of storage, if another commit came first.
+
+    An erasure deletes the manifests of older snapshots at once.
+    """
+    base = head_id(table.metadata)
+    if isinstance(error, OSError) and _error_of(table.refresh) is None and head_id(table.metadata) != base:
+        raise HeadMovedError(f"another commit to table {'.'.join(table.name())} came first ({error})") from error
 
 
 def _producer(transaction: Any, change: TableChange, commit_id: str) -> Any:
@@ -141,7 +152,8 @@ def _sent(table: Table, updates: Any, requirements: Any, commit_id: str) -> Snap
                 raise error
             if error is not None:
                 why = f"{type(error).__name__}: {error}"
-            if call != table.refresh and not isinstance(error, (CommitFailedException, *refusals)):
+            # A metadata file that is gone was read before the commit: an erasure deletes older ones.
+            if call != table.refresh and not isinstance(error, (CommitFailedException, FileNotFoundError, *refusals)):
                 may_arrive = True
                 log.warning("the answer to a commit to table %s is lost: %s", name, why)
         if head_id(table.metadata) != base:
@@ -193,10 +205,10 @@ class RoundVerdict(Enum):
 
 def judge(metadata: TableMetadata, base: int | None, before: TableProgress | None) -> RoundVerdict:
     """Decides about the files of a round that read the table at the snapshot `base`, with the progress `before`."""
+    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):  # An erasure also expires what is older.
+        return RoundVerdict.FENCED
     if not is_complete(metadata, base):
         return RoundVerdict.UNCLEAR
-    if any(ERASURE in properties_of(one) for one in ancestry(metadata, base)):
-        return RoundVerdict.FENCED
     now = progress_of(metadata)
     if now is not None and (before is None or (now.positions, now.round_id) != (before.positions, before.round_id)):
         return RoundVerdict.TAKEN

@@ -50,6 +50,9 @@ def open_table(catalog: Catalog, options: TableOptions, kind: str) -> Table:
     missing = [name for name in wanted.names if name not in found.schema().column_names]
     if missing:
         raise OptionError(f"table {options.table} lacks the column {missing[0]}, which the schema {kind} has")
+    if SCHEMA not in found.properties:
+        with found.transaction() as change:
+            change.set_properties({SCHEMA: kind})
     return found
 
 

@@ -7,6 +7,7 @@ table itself. If the job dies in between, the next round finds in the table of d
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Block
 from lowtide.pipeline.ranges import Positions
 from lowtide.pipeline.table.evolving import RAW, add_columns, open_dead_table, open_table
 from lowtide.pipeline.table.options import TableOptions
-from lowtide.pipeline.table.progress import ProgressError, progress_in
+from lowtide.pipeline.table.progress import ProgressMissingError, progress_in
 from lowtide.pipeline.table.round_table import LostRoundError, RoundTable
 from lowtide.pipeline.table.rounds import (
     LogBounds,
@@ -41,6 +42,11 @@ log = logging.getLogger(__name__)
 
 PASSES_MAX: Final = 20
 """How often the tasks of a round may find columns that the table lacks."""
+
+SETTLE_MS: Final = 10_000
+"""How long a partition may end below the progress: a new leader learns the end a moment after its election."""
+
+SETTLE_PAUSE_S: Final = 0.2
 
 Runner = Callable[[Sequence["WriteTask"]], Sequence["TaskOutput"]]
 """Runs tasks, and returns their results in any order."""
@@ -125,7 +131,7 @@ class TableJob:
             file_bytes=sum(one.file_size_in_bytes for one in files),
             snapshot_id=snapshot.snapshot_id,
             positions=until,
-            is_behind=this.plan.size >= self._options.rows_per_round_max,
+            is_behind=this.plan.is_behind,
         )
 
     # ------------------------------------------------------------------ where it begins
@@ -138,11 +144,9 @@ class TableJob:
         topic = self._cluster.find_topics([options.topic], self._cluster.deadline())[options.topic]
         for table in (main, dead):
             check_topic_id(None if table is None else table.before, options.topic, topic.topic_id)
-        places = [TopicPartition(options.topic, number) for number in topic.leaders]
-        starts = self._cluster.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP), read_committed=True)
-        ends = self._cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP), read_committed=True)
-        bounds = {place: LogBounds(starts[place].offset, ends[place].offset) for place in places}
-        plan = plan_round(self._positions(main, dead), bounds, options.rows_per_round_max)
+        positions = self._positions(main, dead)
+        bounds = self._bounds([TopicPartition(options.topic, number) for number in topic.leaders], positions)
+        plan = plan_round(positions, bounds, options.rows_per_round_max)
         if plan.losses and not options.skips_lost:
             raise DataLossError(f"{plan.losses[0]}. With --on-data-loss skip the job goes on without them")
         for loss in plan.losses:
@@ -153,10 +157,22 @@ class TableJob:
         """Returns a table with its progress. Errors: ProgressError."""
         try:
             return RoundTable(table, progress_in(table, self._options.topic))
-        except ProgressError:
+        except ProgressMissingError:
             if self._options.start_at != "table":
                 raise
             return RoundTable(table, None)
+
+    def _bounds(self, places: Sequence[TopicPartition], positions: Positions) -> dict[TopicPartition, LogBounds]:
+        """Returns what the log has. Errors: ClusterError."""
+        deadline_ms = self._cluster.deadline(SETTLE_MS)
+        while True:
+            starts = self._cluster.list_offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP), read_committed=True)
+            ends = self._cluster.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP), read_committed=True)
+            bounds = {place: LogBounds(starts[place].offset, ends[place].offset) for place in places}
+            is_short = any(positions.get(place, 0) > one.end for place, one in bounds.items())
+            if not is_short or self._cluster.deadline(0) >= deadline_ms:
+                return bounds
+            time.sleep(SETTLE_PAUSE_S)
 
     def _positions(self, main: RoundTable, dead: RoundTable | None) -> Positions:
         """Returns where the table ends."""

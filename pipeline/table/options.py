@@ -107,13 +107,9 @@ def catalog_settings(given: str, properties: Iterable[str] = ()) -> CatalogSetti
 
 
 def load_catalog(settings: CatalogSettings) -> Catalog:
-    """Opens a catalog. Errors: OptionError, which names the catalog; ImportError, which says what to install."""
-    try:
-        from pyiceberg import catalog  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ImportError(
-            f"tables need PyIceberg: install Lowtide with its extra `table` ({error})", name=error.name
-        ) from error
+    """Opens a catalog. Errors: OptionError, which names the catalog."""
+    from pyiceberg import catalog  # noqa: PLC0415 - an extra
+
     try:
         return catalog.load_catalog(settings.name, **dict(settings.properties))
     except Exception as error:

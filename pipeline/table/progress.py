@@ -44,6 +44,10 @@ class ProgressError(Exception):
     """The table can't be continued. The message says why, and what can be done."""
 
 
+class ProgressMissingError(ProgressError):
+    """The table has rows, but no snapshot with progress."""
+
+
 class TableProgress(NamedTuple):
     """What a snapshot says about progress."""
 
@@ -92,7 +96,7 @@ def progress_of(metadata: TableMetadata) -> TableProgress | None:
 def progress_in(table: Table, topic: str) -> TableProgress | None:
     """Returns the newest progress of a table that has this topic. None for a table without rows that nobody wrote.
 
-    Errors: ProgressError if the table has another topic, or rows without progress.
+    Errors: ProgressError if the table has another topic; ProgressMissingError if it has rows without progress.
     """
     found, name = progress_of(table.metadata), ".".join(table.name())
     if found is not None:
@@ -104,7 +108,7 @@ def progress_in(table: Table, topic: str) -> TableProgress | None:
     head = table.metadata.snapshot_by_name(MAIN)
     if head is None or properties_of(head).get("total-records") == "0":
         return None
-    raise ProgressError(
+    raise ProgressMissingError(
         f"table {name} has rows, but no snapshot of it says up to which offset of {topic} (property {OFFSETS}): the "
         "snapshot was expired, or others wrote the table. With --start-at table the job continues after the highest "
         "offset in the table"

@@ -71,7 +71,7 @@ class RoundTable:
 
         Errors: LostRoundError; CommitUnknownError, after which the files stay; those of `commit_change`.
         """
-        # A table of dead letters may be ahead of this round.
+        # The table of dead letters may be ahead of this round.
         known = {} if self.before is None else self.before.positions
         reached = {place: max(offset, known.get(place, 0)) for place, offset in positions.items()}
         change = TableChange(added=files, properties=progress_properties(topic_id, known | reached, round_id))

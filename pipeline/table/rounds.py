@@ -37,6 +37,8 @@ class RoundPlan(NamedTuple):
     """Exclusive; of all partitions of the topic."""
     losses: tuple[str, ...]
     """A sentence for each partition that has lost records before they were read."""
+    is_behind: bool
+    """Whether it leaves records to the next round."""
 
     @property
     def ranges(self) -> list[ReadRange]:
@@ -64,28 +66,38 @@ def check_topic_id(before: TableProgress | None, topic: str, now: TopicId) -> No
 def plan_round(positions: Positions, bounds: Mapping[TopicPartition, LogBounds], rows_max: int) -> RoundPlan:
     """Returns the next offsets to read. `positions` are those of the table.
 
-    A partition without a position begins at its start. A position outside of the bounds is a loss; the plan then
-    begins at the nearest existing offset.
+    A partition without a position begins at its start. A position below the start of the log is a loss; the plan then
+    begins at that start. Errors: ProgressError (`check_ends`).
     """
     start: Positions = {}
     losses = []
-    for place, (first, end) in sorted(bounds.items()):
+    for place, (first, _) in sorted(bounds.items()):
         position = positions.get(place, first)
         if position < first:
             losses.append(
                 f"{place} begins at offset {first} now, but the table has it up to offset {position}: the records "
                 "between were deleted before they were read"
             )
-        elif position > end:
-            losses.append(
-                f"{place} ends at offset {end}, but the table has it up to offset {position}: the partition was "
-                "truncated, or an older copy of it was restored"
-            )
-        start[place] = min(max(position, first), end)
-    gone = sorted(set(positions) - set(bounds))
-    losses += [f"{place} does not exist any more, but the table has records of it" for place in gone]
+        start[place] = max(position, first)
+    check_ends(positions, bounds)
     until = rate_limited(start, {place: one.end for place, one in bounds.items()}, rows_max)
-    return RoundPlan(start, until, tuple(losses))
+    is_behind = any(until[place] < end for place, (_, end) in bounds.items())
+    return RoundPlan(start, until, tuple(losses), is_behind)
+
+
+def check_ends(positions: Positions, bounds: Mapping[TopicPartition, LogBounds]) -> None:
+    """Checks that the topic has all that the table has of it. Otherwise new records may have offsets of old ones.
+
+    Errors: ProgressError.
+    """
+    for place, position in sorted(positions.items()):
+        if place not in bounds:
+            raise ProgressError(f"{place} does not exist any more, but the table has records of it")
+        if position > bounds[place].end:
+            raise ProgressError(
+                f"{place} ends at offset {bounds[place].end}, but the table has it up to offset {position}: the "
+                "partition was truncated, or an older copy of it was restored. Write it into another table"
+            )
 
 
 def bytes_per_record(summary: Mapping[str, str]) -> int:

@@ -28,17 +28,9 @@ class Workers(NamedTuple):
 
 @contextmanager
 def spark_workers(master: str, settings: Mapping[str, str]) -> Iterator[Workers]:
-    """Starts Spark, and stops it at the end. Errors: SparkFailedError; ImportError, which says what to install."""
-    try:
-        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - an extra
+    """Starts Spark, and stops it at the end. Errors: SparkFailedError."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - an extra
 
-        from lowtide.pipeline.table import writing  # noqa: F401, PLC0415 - its packages are missing here or nowhere
-    except ImportError as error:
-        raise ImportError(
-            "the table job needs PySpark and PyIceberg: install Lowtide with its extras `pipeline` and `table` "
-            f"({error})",
-            name=error.name,
-        ) from error
     conf = SparkConf().setMaster(master)
     for key, value in settings.items():
         conf.set(key, value)

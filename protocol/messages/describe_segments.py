@@ -6,15 +6,19 @@ log start offset; docs/adr/0008-requests-of-our-own.md.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartition
-from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, versions
+from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, versions
 
 
 class DescribeSegmentsTopic(Message, kw_only=True):
     name: String
     partitions: list[Int32]
+    delete_offsets: Annotated[list[Int64], Tagged(0, "0+")] = msgspec.field(default_factory=list)
+    """For each of `partitions`, the offset (exclusive) of a delete whose freed bytes are asked for; -1 for none."""
 
 
 @versions("0", flexible="0+")
@@ -70,6 +74,20 @@ class RetentionBoundary(Message, kw_only=True):
     group_id: String | None = None
 
 
+class FreedByDelete(Message, kw_only=True):
+    """The bytes that a delete would free on the leader, computed by what frees them."""
+
+    file_count: Int32
+    """The segments that are removed whole, `delay_ms` after the delete (0: they are emptied at once)."""
+    file_bytes: Int64
+    delay_ms: Int64
+    hole_bytes: Int64
+    """The bytes that are freed in the segment that stays, about a second after the delete."""
+    kept_bytes: Int64
+    """The deleted bytes that stay there, an estimate, and why (`UnfreedReason`; empty without such bytes)."""
+    waits_for: String
+
+
 class SegmentsOfPartition(Message, kw_only=True):
     """`retained` has the log start, high watermark and end, and what keeps the oldest segment."""
 
@@ -81,6 +99,8 @@ class SegmentsOfPartition(Message, kw_only=True):
     segments: list[DescribedSegment] = msgspec.field(default_factory=list)
     replicas: list[DescribedReplica] = msgspec.field(default_factory=list)
     boundaries: list[RetentionBoundary] = msgspec.field(default_factory=list)
+    freed: Annotated[list[FreedByDelete], Tagged(0, "0+")] = msgspec.field(default_factory=list)
+    """One, if the request has a delete offset for the partition; else none."""
 
 
 class SegmentsOfTopic(Message, kw_only=True):

@@ -26,6 +26,7 @@ from lowtide.protocol.schema import (
     Int64,
     Message,
     String,
+    Tagged,
     Uuid,
     Versions,
     versions,
@@ -78,6 +79,9 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     With `force` offsets may name the newest version of a key in a log that is or was compacted. With `stands` the
     erasure is a standing one, which the leader must know: otherwise its later searches might begin too late.
 
+    With `names_newest` a search that doesn't erase, by a header or offsets, names the newest versions of keys that it
+    finds in a log that is or was compacted.
+
     With a `replica_epoch` a leader asks a follower, which has this broker epoch, to search its own replica and to note
     durably that it has: replicas of a compacted log differ. The search id is then that of the leader's attempt. Then
     there may be keys beside a header or offsets: `key_ends` are the inclusive ends up to which versions of them count.
@@ -98,6 +102,7 @@ class FindRecordsRequest(ApiMessage, kw_only=True):
     replica_epoch: Annotated[Int64, Versions("1+")] = -1
     key_ends: Annotated[list[Int64], Versions("1+")] = NO_ROWS
     """One for each key, or none: all versions count."""
+    names_newest: Annotated[Bool, Tagged(0, "0+")] = False
     named_kind: Annotated[Int8, Versions("1+")] = NO_KIND
     """With named records the `SelectorKind` of the erasure that is repeated; otherwise -1."""
 
@@ -133,6 +138,8 @@ class FoundPartition(Message, kw_only=True):
     erasures_end: Int64 = UNKNOWN_OFFSET
     """The exclusive end of the erasures that name the records, which are committed. If the search found nothing that
     none of them names, it is the end of the last erasure in the log; -1 if there is none."""
+    newest: Annotated[list[RecordOffsets], Tagged(0, "0+")] = msgspec.field(default_factory=list)
+    """The records found that are the newest versions of their keys, if they are wanted."""
 
 
 class FoundTopic(Message, kw_only=True):

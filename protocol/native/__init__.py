@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lowtide.protocol.column_walk import BatchRecords
 
-VERSION: Final = 14
+VERSION: Final = 15
 """The version of the functions below. A module with another version was built from other sources and is ignored."""
 
 MODULE: Final = "_lowtide_walk"
@@ -161,10 +161,16 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     def match_header(self, records: Buffer, count: int, name: bytes, value: bytes | None, /) -> list[int] | None:
         """Returns the offset delta and the timestamp delta of each record with that header, one after the other."""
 
-    def add_keys(self, key_filter: bytearray, secret: bytes, records: Buffer, count: int, /) -> bool | None:
-        """Adds the keys of records to a filter of `storage.erasures.key_filter`.
+    def add_hashes(self, hashes: bytearray, secret: bytes, records: Buffer, count: int, /) -> bool | None:
+        """Appends the hash of each key, the lower 32 bits of `hash_key`, as the machine's integer of 4 bytes."""
 
-        If it returns None, some may have been added.
+    def sort_hashes(self, hashes: bytearray, /) -> int | None:
+        """Sorts such hashes, and removes what is there twice. Returns how many are left."""
+
+    def filter_pages(self, sections: tuple[Buffer, ...], entries_per_key: int, /) -> tuple[int, list[bytes]] | None:
+        """Returns the number of buckets and the pages of a filter of `storage.erasures.key_filter`, without their CRC.
+
+        `sections` are the sorted hashes of each, at most 64.
         """
 
     def append_rows(

@@ -18,7 +18,10 @@ PyObject *find_record_of(PyObject *module, PyObject *const *arguments, Py_ssize_
 
 PyObject *match_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
-PyObject *add_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+
+PyObject *add_hashes(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+PyObject *sort_hashes(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
+PyObject *filter_pages(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 
 PyObject *open_syncs(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *submit_sync(PyObject *module, PyObject *const *arguments, Py_ssize_t given);

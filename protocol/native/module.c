@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Increase it with every change of a parameter or result: a module with another version is ignored. */
-#define WALK_VERSION 14
+#define WALK_VERSION 15
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -423,11 +423,12 @@ static PyObject *retain(PyObject *module, PyObject *const *arguments, Py_ssize_t
 #define FUNCTION(name, function) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
 
 static PyMethodDef functions[] = {
-    FUNCTION("add_keys", add_keys),
+    FUNCTION("add_hashes", add_hashes),
     FUNCTION("append_records", append_records),
     FUNCTION("append_rows", append_rows),
     FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
+    FUNCTION("filter_pages", filter_pages),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
     FUNCTION("match_header", match_header),
@@ -438,6 +439,7 @@ static PyMethodDef functions[] = {
     FUNCTION("produce_answers", produce_answers),
     FUNCTION("read_produce", read_produce),
     FUNCTION("retain", retain),
+    FUNCTION("sort_hashes", sort_hashes),
     FUNCTION("submit_sync", submit_sync),
     FUNCTION("take_synced", take_synced),
     FUNCTION("wait_synced", wait_synced),

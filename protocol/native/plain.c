@@ -57,11 +57,26 @@ static uint8_t *write_plain(uint8_t *at, Py_ssize_t number, const struct plain_r
     return at;
 }
 
+static PyObject *write_all(const char *head, size_t head_size, const struct plain_record *records, Py_ssize_t count,
+                           size_t size)
+{
+    PyObject *written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (written == NULL) {
+        return NULL;
+    }
+    uint8_t *at = (uint8_t *)PyBytes_AsString(written);
+    memcpy(at, head, head_size);
+    at += head_size;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        at = write_plain(at, number, &records[number]);
+    }
+    return written;
+}
+
 PyObject *plain_records(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     struct views views = {.count = 0};
-    struct plain_record record;
     const char *head;
     Py_ssize_t head_size;
     if (!has_arguments(given, 2)) {
@@ -71,25 +86,21 @@ PyObject *plain_records(PyObject *module, PyObject *const *arguments, Py_ssize_t
         return leave_to_plain_form(&views);
     }
     Py_ssize_t count = PyList_Size(arguments[1]);
+    struct plain_record *records = PyMem_Calloc((size_t)count, sizeof *records);
+    if (records == NULL) {
+        return PyErr_NoMemory();
+    }
     size_t size = (size_t)head_size;
-    for (Py_ssize_t number = 0; number < count; number++) {
-        if (!as_record(arguments[1], number, &record)) {
-            return leave_to_plain_form(&views);
+    for (Py_ssize_t number = 0; number < count && size <= PLAIN_BYTES_MAX; number++) {
+        struct plain_record *record = &records[number];
+        if (!as_record(arguments[1], number, record)) {
+            size = PLAIN_BYTES_MAX + 1;
+            break;
         }
-        size += varint_size((int64_t)record.body) + record.body;
-        if (size > PLAIN_BYTES_MAX) {
-            return leave_to_plain_form(&views);
-        }
+        size += varint_size((int64_t)record->body) + record->body;
     }
-    PyObject *written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (written == NULL) {
-        return NULL;
-    }
-    uint8_t *at = (uint8_t *)PyBytes_AsString(written);
-    memcpy(at, head, (size_t)head_size);
-    at += head_size;
-    for (Py_ssize_t number = 0; number < count && as_record(arguments[1], number, &record); number++) {
-        at = write_plain(at, number, &record);
-    }
+    PyObject *written =
+        size > PLAIN_BYTES_MAX ? leave_to_plain_form(&views) : write_all(head, (size_t)head_size, records, count, size);
+    PyMem_Free(records);
     return written;
 }

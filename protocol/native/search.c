@@ -1,4 +1,4 @@
-/* Finds the records with some keys or a header, and adds keys to the filter of a segment. */
+/* Finds the records with some keys or a header. */
 
 #include "functions.h"
 
@@ -135,57 +135,4 @@ PyObject *match_header(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     wanted.name_size = (int64_t)name_size;
     wanted.content_size = is_null ? -1 : (int64_t)content_size;
     return match_records(&views, payload, size, count, has_header, &wanted);
-}
-
-/* A block of the filter: 480 bits, of which a key sets six. */
-#define BLOCK_BYTES 60
-#define BLOCK_BITS (8 * BLOCK_BYTES)
-#define KEY_BITS 6
-
-static void add_key(uint8_t *filter, uint64_t mask, uint64_t hash)
-{
-    uint8_t *block = filter + (hash & mask) * BLOCK_BYTES;
-    uint64_t mixed = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
-    for (int number = 0; number < KEY_BITS; number++) {
-        uint64_t bit = (mixed >> (64 - 9 * (number + 1)) & 511) * BLOCK_BITS >> 9;
-        block[bit >> 3] |= (uint8_t)(1u << (bit & 7));
-    }
-}
-
-PyObject *add_keys(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
-{
-    (void)module;
-    struct views views = {.count = 0};
-    struct key_table secret;
-    const uint8_t *filter, *secret_bytes, *payload;
-    size_t filter_size, secret_size, size;
-    int32_t count;
-    if (!has_arguments(given, 4)) {
-        return NULL;
-    }
-    if (!view(&views, arguments[0], PyBUF_WRITABLE, &filter, &filter_size) ||
-        !view(&views, arguments[1], PyBUF_SIMPLE, &secret_bytes, &secret_size) ||
-        secret_size != sizeof secret.secret || !view(&views, arguments[2], PyBUF_SIMPLE, &payload, &size) ||
-        !as_record_count(arguments[3], size, &count)) {
-        return leave_to_plain_form(&views);
-    }
-    uint64_t blocks = filter_size / BLOCK_BYTES;
-    if (filter_size % BLOCK_BYTES != 0 || blocks == 0 || (blocks & (blocks - 1)) != 0) {
-        return leave_to_plain_form(&views);
-    }
-    memcpy(secret.secret, secret_bytes, secret_size);
-    const uint8_t *at = payload, *end = payload + size;
-    for (int32_t number = 0; number < count; number++) {
-        struct record record;
-        if (!read_record(&at, end, &record)) {
-            return leave_to_plain_form(&views);
-        }
-        if (record.key_size >= 0) {
-            uint64_t hash, check;
-            hash_key(&secret, record.key, (size_t)record.key_size, &hash, &check);
-            add_key((uint8_t *)(uintptr_t)filter, blocks - 1, hash);
-        }
-    }
-    release_views(&views);
-    return PyBool_FromLong(at == end);
 }

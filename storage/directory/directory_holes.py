@@ -29,7 +29,7 @@ from lowtide.storage.checkpoint import joined
 from lowtide.storage.directory.hole_notes import create_notes, read_notes, write_notes
 from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log_holes import LogHoles
-from lowtide.storage.log.segments.unfreed import HOLE_BLOCKS, MUCH_BYTES, UnfreedReason, UnfreedRoom
+from lowtide.storage.log.segments.unfreed import HOLE_BLOCKS, MUCH_BYTES, UnfreedReason, UnfreedRoom, small_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,17 +113,17 @@ class DirectoryHoles:
         size_bytes = LogHoles(log).unfreed_bytes
         if not size_bytes:
             return None
-        if not self._is_active:
-            return UnfreedRoom(size_bytes, UnfreedReason.SWITCHED_OFF)
-        if not LogHoles(log).are_allowed:
-            return UnfreedRoom(size_bytes, UnfreedReason.COMPACTED)
-        if not self.can_punch:
-            return UnfreedRoom(size_bytes, UnfreedReason.FILE_SYSTEM)
-        pending = LogHoles(log).pending
-        if pending is not None or log in self._risen:
+        reason, pending = self.makes_none(log), LogHoles(log).pending
+        if reason is None and (pending is not None or log in self._risen):
             is_read = pending is not None and pending.is_read()
-            return UnfreedRoom(size_bytes, UnfreedReason.READER if is_read else UnfreedReason.ROUND)
-        return UnfreedRoom(size_bytes, UnfreedReason.BLOCK if size_bytes < self.least_bytes else UnfreedReason.BATCH)
+            reason = UnfreedReason.READER if is_read else UnfreedReason.ROUND
+        return UnfreedRoom(size_bytes, reason or small_room(size_bytes, self.least_bytes))
+
+    def makes_none(self, log: Log) -> UnfreedReason | None:
+        """Returns why the log gets no holes; None if it gets them."""
+        if self._is_active and LogHoles(log).are_allowed:
+            return None if self.can_punch else UnfreedReason.FILE_SYSTEM
+        return UnfreedReason.COMPACTED if self._is_active else UnfreedReason.SWITCHED_OFF
 
     def read(self) -> None:
         self._sequence, self.noted = read_notes(self._ports.filesystem, self._path)

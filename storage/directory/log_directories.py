@@ -16,11 +16,12 @@ from lowtide.storage.directory.directory_reports import DirectoryUsage, JournalS
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, encode_known, read_known
 from lowtide.storage.directory.registration_notes import RegistrationNotes
 from lowtide.storage.errors import StorageError, is_passing, storage_error
+from lowtide.storage.log.log_holes import LogHoles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from lowtide.protocol.types import TopicId, TopicPartition
+    from lowtide.protocol.types import Offset, TopicId, TopicPartition
     from lowtide.runtime.committer import Barrier, MeasuredCommitter
     from lowtide.runtime.filesystem import FileSystem
     from lowtide.storage.directory.directory_logs import DirectoryLogs
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from lowtide.storage.directory.set_aside_folders import SetAsideFolders
     from lowtide.storage.log.log import Log
     from lowtide.storage.log.opening.known_log import LogRepairs
-    from lowtide.storage.log.segments.unfreed import UnfreedRoom
+    from lowtide.storage.log.segments.unfreed import PlannedRoom, UnfreedRoom
 
 
 class LogDirectorySet:
@@ -152,6 +153,11 @@ class LogDirectorySet:
     def unfreed(self, path: str, log: Log) -> UnfreedRoom | None:
         """Returns the bytes below the start of a log that its first segment still holds; None if there are none."""
         return self._directories[path].parts.holes.unfreed(log)
+
+    def planned(self, log: Log, offset: Offset) -> PlannedRoom:
+        """Returns the bytes that a delete up to `offset` (exclusive) will free. Errors: StorageError."""
+        holes = self._directories[log.parent_directory].parts.holes
+        return LogHoles(log).planned(offset, holes.makes_none(log), holes.least_bytes)
 
     def erasure_waits(self, log: Log) -> ErasureWaits:
         """Returns why logs of a log's directory are not erased yet."""

@@ -1,9 +1,9 @@
 """Searches segments for records, in a worker that has only files and its order.
 
 Segments are read from their first batch on, so deleted records that are still in a file are found too. If filters are
-wanted, a closed segment that has none of the keys by its filter isn't read, and a filter is built for each one that has
-no valid filter. The new filter's file has the suffix `.tmp`; the log's owner (`log_search.py`) gives it its name,
-because it knows whether the segment is still the same.
+wanted, only those parts of a closed segment are read that may have one of the keys by its filter, and a filter is built
+for each one that has no valid filter. The new filter's file has the suffix `.tmp`; the log's owner (`log_search.py`)
+gives it its name, because it knows whether the segment is still the same.
 
 Guards: files that are read are never written. A wrong checksum ends the search. Selectors stay in memory.
 """
@@ -28,6 +28,7 @@ from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.key_filter import (
     SECRET_BYTES,
     KeyFilterBuilder,
+    SegmentEnd,
     key_filter_path,
     open_key_filter,
 )
@@ -169,38 +170,34 @@ class _SegmentsSearch:
             self._count += len(self._found)
 
     def _segment(self, segment: SearchedSegment, file: File) -> Iterator[WorkStep]:
-        size = segment.size - segment.floor
         first = _first_offset(segment, file)
-        if not size or not self._must_read(segment, file):
-            yield _message(SearchProgress(size))
-            yield _message(self._done(segment, first, was_read=False))
-            return
-        position = segment.floor
-        last: tuple[FilePosition, bytes] | None = None
-        while position < segment.size:
-            batches = split_batches(file, SegmentPlace(segment.base_offset, segment.size), position)
-            begin = position
-            for header, batch in batches:
-                if header.base_offset >= self.order.end_offset:
-                    position = segment.size
-                    break
-                self._search(segment, header, batch)
-                last = (position, batch[:RECORD_BATCH_OVERHEAD])
-                position += header.size_bytes
-            moved = min(position, segment.size) - begin
-            self._reported += moved
-            if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
-                return
-            if self._reported >= PROGRESS_BYTES:
-                yield _message(SearchProgress(self._reported), moved)
-                self._reported = 0
-            else:
-                yield WorkStep(moved)
+        parts = self._parts(segment, file)
+        self._reported += segment.size - segment.floor - sum(end - begin for begin, end in parts)
+        last: SegmentEnd | None = None
+        for begin, end in parts:
+            position = begin
+            while position < end:
+                before = position
+                for header, batch in split_batches(file, SegmentPlace(segment.base_offset, end), position):
+                    if header.base_offset >= self.order.end_offset:
+                        position = end
+                        break
+                    self._search(segment, position, header, batch)
+                    last = SegmentEnd(segment.size, position, batch[:RECORD_BATCH_OVERHEAD])
+                    position += header.size_bytes
+                self._reported += position - before
+                if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
+                    return
+                if self._reported >= PROGRESS_BYTES:
+                    yield _message(SearchProgress(self._reported), position - before)
+                    self._reported = 0
+                else:
+                    yield WorkStep(position - before)
         has_filter = self._write_filter(segment, last)
         if self._reported:
             yield _message(SearchProgress(self._reported))
             self._reported = 0
-        done = self._done(segment, first, was_read=True, has_filter=has_filter)
+        done = self._done(segment, first, was_read=bool(parts), has_filter=has_filter)
         try:
             yield _message(done)
             has_filter = False
@@ -208,28 +205,32 @@ class _SegmentsSearch:
             if has_filter:  # Nobody gives it its name any more.
                 self._remove_filter(segment)
 
-    def _must_read(self, segment: SearchedSegment, file: File) -> bool:
-        """Returns whether the segment may have a record. Prepares the filter that is built while it is read."""
-        if not self._matcher.may_match(segment.base_offset, segment.end_offset - 1):
-            return False
+    def _parts(self, segment: SearchedSegment, file: File) -> list[tuple[FilePosition, FilePosition]]:
+        """Returns the parts of a segment that may have a record, from a batch to where another begins.
+
+        Prepares the filter that is built while all of it is read.
+        """
+        whole = [(segment.floor, segment.size)]
+        if segment.floor >= segment.size or not self._matcher.may_match(segment.base_offset, segment.end_offset - 1):
+            return []
         if self._keys is None or not segment.is_closed or segment.end_offset > self.order.end_offset:
-            return True
+            return whole
         path = key_filter_path(self.order.directory, segment.base_offset)
         key_filter = open_key_filter(self._filesystem, path, file, segment.size)
         if key_filter is None and segment.floor:  # The bytes of a hole may come back after a power cut.
-            return True
+            return whole
         if key_filter is None:
             secret = hashlib.blake2b(
                 segment.base_offset.to_bytes(8, "big"), key=self.order.secret, digest_size=SECRET_BYTES
             )
             self._builder = KeyFilterBuilder(secret.digest(), segment.size)
-            return True
+            return whole
         try:
-            return bool(key_filter.possible(self._keys))
+            return key_filter.possible(self._keys, file, segment.floor)
         finally:
             key_filter.close()
 
-    def _search(self, segment: SearchedSegment, header: BatchHeader, batch: bytes) -> None:
+    def _search(self, segment: SearchedSegment, position: FilePosition, header: BatchHeader, batch: bytes) -> None:
         if not has_records(header) or not self._matcher.may_match(header.base_offset, header.last_offset):
             return
         try:
@@ -241,13 +242,13 @@ class _SegmentsSearch:
         except ProtocolError as error:
             raise DamagedSegmentError(segment.path, f"the batch at offset {header.base_offset}: {error}") from error
         if self._builder is not None:
-            self._builder.add(header, records)
+            self._builder.add(position, header, batch[:RECORD_BATCH_OVERHEAD], records)
 
-    def _write_filter(self, segment: SearchedSegment, last: tuple[FilePosition, bytes] | None) -> bool:
-        """Writes a new filter and returns whether it was written. `last`: position and header of the last batch."""
+    def _write_filter(self, segment: SearchedSegment, last: SegmentEnd | None) -> bool:
+        """Writes a new filter and returns whether it was written."""
         if self._builder is None or last is None:
             return False
-        encoded = self._builder.encode(segment.size, *last)
+        encoded = self._builder.encode(last)
         self._builder = None
         if encoded is None:
             return False

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lowtide.protocol.types import NO_LEADER_EPOCH, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
 from lowtide.runtime.filesystem import CannotPunchError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.segments.hole import Hole, PendingHole
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import read_hole
+from lowtide.storage.log.segments.unfreed import PlannedRoom, UnfreedReason, small_room
 
 
 class LogHoles:
@@ -48,16 +50,12 @@ class LogHoles:
             return None
         if segment.hole is not None or log_start_offset <= segment.base_offset or not segment.size:
             return None
-        place = None if log_start_offset == log.log_end_offset else segment.find(log_start_offset)
-        if place is not None:
-            position, end_offset = place.position, place.base_offset
-        else:
-            position, end_offset = segment.size, log.log_end_offset
+        position, end_offset = self._end(segment, log_start_offset)
         next_offset = min(end_offset, log_start_offset)
         if (
             position - segment.punched < least_bytes
             or next_offset <= segment.base_offset
-            or (place is None and next_offset < end_offset)
+            or (position == segment.size and next_offset < end_offset)
         ):
             return None
         epochs = log.leader_epochs.entries()
@@ -67,6 +65,50 @@ class LogHoles:
         segment.forget_file()
         segment.hole = PendingHole(segment.path, hole, segment.punched, segment.held())
         return segment.hole
+
+    def _end(self, segment: Segment, log_start_offset: Offset) -> tuple[FilePosition, Offset]:
+        """Returns where the hole of a segment ends, and the offset of the first batch behind it.
+
+        Errors: StorageError.
+        """
+        is_all = log_start_offset == self._log.log_end_offset
+        place = None if is_all else segment.find(log_start_offset)
+        return (segment.size, self._log.log_end_offset) if place is None else (place.position, place.base_offset)
+
+    def planned(self, offset: Offset, no_hole: UnfreedReason | None, least_bytes: int) -> PlannedRoom:
+        """Returns what a delete up to `offset` (exclusive) frees.
+
+        `no_hole` is why the log gets no holes, if it gets none. Errors: StorageError.
+        """
+        log = self._log
+        removed = log.segments[: max(0, log.segments.number_of(offset))]
+        hole_bytes, kept_bytes = self._planned_hole(offset)
+        if no_hole is not None or hole_bytes < least_bytes:
+            hole_bytes, kept_bytes = 0, kept_bytes + hole_bytes
+        waits = no_hole in {UnfreedReason.SWITCHED_OFF, UnfreedReason.COMPACTED}
+        return PlannedRoom(
+            file_count=len(removed),
+            file_bytes=sum(segment.size for segment in removed) - (removed[0].punched if removed else 0),
+            delay_ms=log.config.file_delete_delay_ms if waits else 0,
+            hole_bytes=hole_bytes,
+            kept_bytes=kept_bytes,
+            waits_for=(no_hole or small_room(kept_bytes, least_bytes)) if kept_bytes else None,
+        )
+
+    def _planned_hole(self, offset: Offset) -> tuple[int, int]:
+        """Returns the bytes that become a hole if the log start rises to `offset`, and the deleted bytes that stay.
+
+        The second number is an estimate. Errors: StorageError.
+        """
+        log = self._log
+        number = log.segments.number_of(offset)
+        if number < 0 or offset <= log.log_start_offset or not (segment := log.segments[number]).size:
+            return 0, 0
+        if offset <= segment.base_offset:
+            return 0, 0
+        position, _ = self._end(segment, offset)
+        hole_bytes = max(0, position - segment.punched)
+        return hole_bytes, max(0, log.segments.unfreed_bytes(offset, log.log_end_offset, number) - hole_bytes)
 
     def take_snapshot(self) -> list[str]:
         """Writes the state of the producers, whose batches may be removed.

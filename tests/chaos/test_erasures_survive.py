@@ -19,6 +19,7 @@ import pytest
 from lowtide.admin import AdminClient, TopicPartition
 from lowtide.admin.erasing import PartitionErasure
 from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import iterate_batches
 from tests.etcd import missing
@@ -55,7 +56,10 @@ def files_with(cluster: ClusterProcesses, numbers: set[int]) -> list[str]:
 
 
 async def records_of(cluster: ClusterProcesses) -> dict[int, bytes]:
-    """Reads the partition from its leader, from one answer on to the next."""
+    """Reads the partition from its leader, from one answer on to the next.
+
+    If the leader changes meanwhile, it begins again at the new one: on a busy machine sessions are lost.
+    """
     leader = int((await cluster.until_partition(TOPIC, lambda row: row.leader_id >= 0)).leader_id)
     bounds = await cluster.bounds(leader, TOPIC)
     assert isinstance(bounds, tuple), bounds
@@ -63,6 +67,8 @@ async def records_of(cluster: ClusterProcesses) -> dict[int, bytes]:
     records: dict[int, bytes] = {}
     while offset < end:
         row, more = await cluster.fetch(leader, TOPIC, offset)
+        if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return await records_of(cluster)
         assert row.error_code == 0, row
         if not row.records:
             break

@@ -196,6 +196,8 @@ def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Dr
     assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [
         (p, n, f"in {p}") for p in range(3) for n in range(3)
     ]
+    last = run("records", "show", topic, "--last", 1, bootstrap=lowtide.bootstrap).stdout.splitlines()
+    assert [line.split()[0] for line in last] == ["0:2", "1:2", "2:2"]
     some = run("records", "show", f"{topic}:1-2", "--from", "end", "--to", "end", bootstrap=lowtide.bootstrap)
     assert (some.stdout, len(some.stderr.splitlines())) == ("", 2)
     other.delete_records(topic, {1: 2})
@@ -274,6 +276,8 @@ def test_no_cluster_is_exit_code_3(words: tuple[str, ...]) -> None:
         (("groups", "reset", "g", "--to", "1", "--shift-by", "1"), "give one of"),
         (("groups", "reset", "g", "--to", "yesterday"), "'yesterday' is not an offset"),
         (("records", "show", "t:x"), "'x' in 't:x' is not a partition"),
+        (("records", "show", "t", "--last", "5", "--from", "1"), "--last and --from exclude each other."),
+        (("records", "show", "t", "--last", "0"), "Invalid value"),
         (("records", "produce", "t:0-1", "x"), "give one partition only"),
         (("records", "show", "t", "--from", "2026-11-01"), "has no time zone"),
         (("topics", "partitions", "t", "0"), "Invalid value"),

@@ -268,17 +268,38 @@ async def test_a_question_is_asked_once_for_many(page: Page):
 
 
 async def test_events_send_a_view_and_what_has_changed(cluster: LowtideCluster, page: Page, topic: str):
+    views = quote(json.dumps([["topics", {"internal": "1"}], ["topic", {"topic": topic}]]))
     page.visitor.writer.write(
-        f"GET /console/api/events/topic?topic={topic} HTTP/1.1\r\nHost: 127.0.0.1:{page.visitor.port}\r\n\r\n".encode()
+        f"GET /console/api/events?views={views} HTTP/1.1\r\nHost: 127.0.0.1:{page.visitor.port}\r\n\r\n".encode()
     )
     async with asyncio.timeout(30):
         head = await page.visitor.reader.readuntil(b"\r\n\r\n")
         assert b"text/event-stream" in head
+        topics = await page.visitor.reader.readuntil(b"\n\n\r\n")
+        assert b'data: {"view":0,"value":{"sizes_known"' in topics
         first = await page.visitor.reader.readuntil(b"\n\n\r\n")
+        assert b'data: {"view":1,"value"' in first
         assert f'"name":"{topic}"'.encode() in first
         await asyncio.to_thread(Confluent(cluster.bootstrap).produce, topic, [OutgoingRecord(None, b"more")])
-        second = await page.visitor.reader.readuntil(b"\n\n\r\n")
+        second = b""
+        while b'"view":1' not in second:
+            second = await page.visitor.reader.readuntil(b"\n\n\r\n")
         assert f'"high_watermark":{RECORDS + 1}'.encode() in second
+
+
+@pytest.mark.parametrize(
+    ("views", "status"),
+    [
+        ("", 400),
+        ("x", 400),
+        ("[]", 400),
+        ('[["cluster"]]', 400),
+        (json.dumps([["cluster", {}]] * 33), 400),
+        ('[["no", {}]]', 404),
+    ],
+)
+async def test_a_stream_of_other_views_is_refused(page: Page, views: str, status: int):
+    assert (await page.get(f"api/events?views={quote(views)}", **OWN)).status == status
 
 
 async def test_the_token_of_the_address_is_needed(cluster: LowtideCluster):

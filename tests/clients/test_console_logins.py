@@ -66,7 +66,7 @@ async def test_without_a_login_nothing_is_shown(secure: LowtideCluster):
             assert (await page.get(f"api/view/{view}", **OWN)).status == 401
         for path in ("delete", "delete/rehearsal", "reset/rehearsal"):
             assert (await page.post(path, {"topic": "a"}))[0] == 401
-        assert (await page.get("api/events/cluster", **OWN)).status == 401
+        assert (await page.get("api/events?views=%5B%5B%22cluster%22,%7B%7D%5D%5D", **OWN)).status == 401
 
 
 async def test_the_access_rules_of_the_user_decide(secure: LowtideCluster):

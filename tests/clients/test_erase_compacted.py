@@ -188,6 +188,8 @@ def test_the_newest_version_is_refused_unless_it_is_forced(cluster: LowtideClust
     create(admin, topic)
     produce(cluster, topic, OLD, NEW)
     until_true("two brokers compact", lambda: len(brokers_with(cluster, OLD, topic)) == 1)
+    told = run("records", "erase", topic, "--offsets", f"0:{NAMED[1]}", "--dry-run", bootstrap=cluster.bootstrap).stdout
+    assert f"{topic}:0: {NAMED[1]} is the newest version of its key. Without --force, nothing is erased there." in told
     assert f"Offset {NAMED[1]} is the newest version of its key" in erase_offset(cluster, topic, NAMED[1], code=1)
     assert len(brokers_with(cluster, NEW, topic)) == len(ALL)
     erase_offset(cluster, topic, NAMED[1], "--force")

@@ -107,7 +107,7 @@ def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[
 PAGES = {
     "cluster": ("#/cluster", "Broker 3"),
     "topics": ("#/topics", "flights"),
-    "topic": ("#/topic?topic=flights&partition=0", "The oldest segment is"),
+    "topic": ("#/topic?topic=flights&partition=0", "The oldest segment is kept"),
     "wide": ("#/topic?topic=wide", "Partitions of wide"),
     "records": ("#/records?topic=flights&partition=0&place=start", "UA0"),
     "hostile": ("#/records?topic=hostile&partition=0&place=start", "<img"),
@@ -126,6 +126,10 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     if name == "topic":
         page.wait_for_selector("figure svg rect.segment")
         page.wait_for_selector(".plot canvas")
+        cut = page.evaluate(
+            "[...document.querySelectorAll('.table')].filter((each) => each.scrollWidth > each.clientWidth + 1).length"
+        )
+        assert cut == 0, "every column is within the page"
     if name == "hostile":
         page.locator("details.record summary").first.click()
     assert "pwned" not in page.title()
@@ -158,6 +162,21 @@ def picture(page: Any, name: str) -> None:
     folder = os.environ.get("SCREENSHOTS")
     if folder:
         page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def test_ten_tabs_share_one_connection_for_what_is_live(browser: Any, address: str) -> None:
+    """A browser opens six connections to a host: three streams of a tab made the third tab wait for ever."""
+    first = Tab(browser, address, "light")
+    context = first.page.context
+    try:
+        first.open("#/topic?topic=flights&partition=0")
+        for number in range(9):
+            page = context.new_page()
+            page.goto(f"{address.partition('#')[0]}#/topic?topic=flights&partition={number % 3}")
+            page.wait_for_selector("figure svg rect.segment")
+            page.wait_for_selector(".live:not(.still)")
+    finally:
+        first.close()
 
 
 def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> None:

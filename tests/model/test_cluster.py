@@ -32,15 +32,19 @@ def scope(*faults: str, reader: int | None = 2, lag: int = 1) -> Scope:
     return Scope(faults=frozenset(faults), reader=reader, lag=lag)
 
 
+LEASES = "leases end and brokers return, a follower is read"
 HOLDS = {
-    "leases end and brokers return, a follower is read": scope(LEASE),
+    LEASES: scope(LEASE),
     "brokers restart, some with an old directory": scope(RESTART, OLD_DIRECTORY, reader=NOBODY_READS),
     "fetches are held up, answers lost, a follower is read": scope(HELD, LOST),
     "the leadership moves as planned, a follower is read": scope(MOVE),
 }
 
 
-@pytest.mark.parametrize("allowed", HOLDS.values(), ids=HOLDS.keys())
+@pytest.mark.parametrize(
+    "allowed",
+    [pytest.param(each, id=name, marks=[pytest.mark.slow] if name == LEASES else []) for name, each in HOLDS.items()],
+)
 def test_no_acknowledged_delete_returns(allowed: Scope):
     """Every state with one fault of those kinds."""
     found = search(Cluster(Rules(), allowed), faults=1)

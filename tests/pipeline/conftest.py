@@ -31,6 +31,7 @@ NEED_SPARK = (
         "spark_example",
         "stream_read",
         "table",
+        "table_command",
         "table_kills",
         "trim",
         "trim_listener",

@@ -155,6 +155,18 @@ def a_follower_is_not_searched(patch: Patch) -> None:
     patch.setattr(ReplicaSearches, "_found", nothing)
 
 
+def a_named_record_that_only_a_follower_has_is_missed(patch: Patch) -> None:
+    """So nobody tells its key."""
+    found = ReplicaSearches._found
+
+    async def only_by_key(self: ReplicaSearches, partition: Partition, wanted: Any, end_offset: Offset) -> Any:
+        if wanted.keys is None:
+            return SearchedLog(end_offset, end_offset, FoundRecords()), {}
+        return await found(self, partition, wanted, end_offset)
+
+    patch.setattr(ReplicaSearches, "_found", only_by_key)
+
+
 def the_end_of_a_search_is_ignored(patch: Patch) -> None:
     """Records that arrive while replicas search are erased too."""
     search = LogSearches.search
@@ -210,6 +222,7 @@ COMPACTED_PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...]
     (newer_versions_are_erased_too, "E2:", ANY, 0),
     (a_replica_that_was_away_goes_on, "E[13]:", ANY, 0),
     (versions_that_only_a_follower_has_are_forgotten, "E[13]:", ANY, 0),
+    (a_named_record_that_only_a_follower_has_is_missed, "E[13]:", ANY, 0),
 ]
 
 

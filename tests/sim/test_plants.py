@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
+
 
 def plants() -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
     """The functions of this folder that plant a bug: those that take nothing but what patches."""
@@ -33,7 +35,8 @@ def test_there_are_plants() -> None:
     assert len(PLANTS) > 100
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: f"{plant.__module__.rpartition('.')[2]}.{plant.__name__}")
+@each("plant", PLANTS, lambda plant: f"{plant.__module__.rpartition('.')[2]}.{plant.__name__}")
 def test_a_plant_can_be_planted(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that isn't there any more raises."""
-    plant(monkeypatch)
+    with monkeypatch.context() as patch:
+        plant(patch)

@@ -365,9 +365,17 @@ HARMLESS = (
     Plant("fetches are lost", K.LOST, api=ApiKey.FETCH, change=lost),
     Plant("keys are erased", K.LOST, the_leader_changes, lowtide=True),
 )
+QUICK_HARMLESS = (0, 2, 3, len(HARMLESS) - 1)
+"""One of no fault, of a replica, of a request and of an erasure are in every run of the tests."""
 
 
-@pytest.mark.parametrize("plant", HARMLESS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(plant, id=plant.name, marks=[] if number in QUICK_HARMLESS else [pytest.mark.slow])
+        for number, plant in enumerate(HARMLESS)
+    ],
+)
 def test_a_harmless_cluster_has_no_anomaly(plant: Plant) -> None:
     result = verified(plant.act, lowtide=plant.lowtide, before=changing(plant))
     assert not result.history.anomalies, "\n".join(report_lines(result, 5))

@@ -6,13 +6,12 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from lowtide.broker.config.broker_config import BROKER_KEYS
 from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME
 from lowtide.cli.keys import configuration_page
 from lowtide.cli.metrics import metrics_page
 from lowtide.protocol.api_keys import API, api_name
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 KIPS = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
@@ -62,7 +61,7 @@ def test_the_table_of_apis_is_what_is_served():
     assert dict(rows) == served()
 
 
-@pytest.mark.parametrize("path", HANDLERS, ids=lambda path: path.stem)
+@each("path", HANDLERS)
 def test_a_handler_begins_with_what_it_does(path: Path):
     """API and versions, behaviour, errors and KIPs are at its top, and the versions are those that are served."""
     text = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0]
@@ -85,7 +84,7 @@ def test_every_api_has_a_handler():
     assert names == set(served())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_links_lead_somewhere(page: Path):
     """When a file moves, its links must change."""
     text = page.read_text(encoding="utf-8")
@@ -141,9 +140,10 @@ def named_code() -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("page", "path", "name"), named_code())
-def test_functions_that_pages_name_exist(page: str, path: str, name: str):
+@each("named", named_code())
+def test_functions_that_pages_name_exist(named: tuple[str, str, str]):
     """A page that explains a failure names the function; when it is renamed, the page must change."""
+    _page, path, name = named
     assert (ROOT / path).exists(), path
     assert name in names_in(ROOT / path), f"{path} has no {name}"
 

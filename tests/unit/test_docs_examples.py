@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from lowtide.broker.config.broker_config import broker_key, load_config
 from lowtide.broker.config.sources import from_environment, from_settings, merge
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
+from tests.each import each
 from tests.unit.broker.declared import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +68,7 @@ def test_each_kip_beside_an_api_is_explained_below():
     assert named <= explained
 
 
-@pytest.mark.parametrize("page", TEXTS)
+@each("page", TEXTS)
 def test_settings_that_pages_show_are_possible(page: str):
     """`--set key=value` and caps, wherever a page has them; `key=value` is a placeholder."""
     for name, value in re.findall(r"--set ([a-z.]+)=([^\s`,;]+)", TEXTS[page]):

@@ -10,8 +10,11 @@ import pytest
 from lowtide.protocol.api_keys import API
 from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
 from lowtide.protocol.schema import wire_form
+from tests.each import each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lowtide.protocol.constructs import AnyConstruct
     from lowtide.protocol.schema import ApiMessage
 
@@ -40,19 +43,15 @@ CASES = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs tests with the argument `case` for every version; `make test` has only the newest of those marked so."""
-    if "case" in metafunc.fixturenames:
-        is_long = metafunc.definition.get_closest_marker("newest") is not None
-        metafunc.parametrize(
-            "case",
-            [
-                pytest.param(case, marks=pytest.mark.slow)
-                if is_long and case.version < case.message.VERSIONS.high
-                else case
-                for case in CASES
-            ],
-            ids=[f"{case.message.__name__}-v{case.version}" for case in CASES],
-        )
+    """Gives tests of `each_case` every version; `make test` has only the newest of those marked so."""
+    if "cases" in metafunc.fixturenames:
+        newest = [case for case in CASES if case.version == case.message.VERSIONS.high]
+        older = [case for case in CASES if case.version < case.message.VERSIONS.high]
+        if metafunc.definition.get_closest_marker("newest") is not None:
+            slow = pytest.param(older, id="older versions", marks=pytest.mark.slow)
+            metafunc.parametrize("cases", [pytest.param(newest, id="newest versions"), slow])
+        else:
+            metafunc.parametrize("cases", [pytest.param(CASES, id="all versions")])
 
 
 class RandomMessages:
@@ -114,13 +113,19 @@ class RandomMessages:
         return rng.choice((0, -1, 1, limit - 1, -limit, rng.randrange(-limit, limit)))
 
 
-@pytest.fixture
-def random_messages(request: pytest.FixtureRequest) -> RandomMessages:
-    """Random messages, equal in each run of the same test."""
-    return RandomMessages(request.node.name)
+def each_case(test: Callable[[Case, str], None]) -> Callable[[list[Case]], None]:
+    """Calls a test with each of its `cases`, and a seed for what is random in it: the same in each run."""
+
+    def run(cases: list[Case]) -> None:
+        def call(case: Case) -> None:
+            test(case, f"{test.__name__}[{label(case)}]")
+
+        each("case", cases, label)(call)()
+
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    return run
 
 
-@pytest.fixture
-def tame_messages(request: pytest.FixtureRequest) -> RandomMessages:
-    """Like `random_messages`, with values that have a meaning."""
-    return RandomMessages(request.node.name, is_tame=True)
+def label(case: Case) -> str:
+    """Returns what a failure calls a case."""
+    return f"{case.message.__name__}-v{case.version}"

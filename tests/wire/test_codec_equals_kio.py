@@ -25,6 +25,8 @@ from lowtide.protocol.schema import wire_form
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from tests.examples import rounds
 
+from .conftest import Case, RandomMessages, each_case
+
 pytestmark = pytest.mark.seeds
 
 ROUNDS = rounds(8)
@@ -83,8 +85,10 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
         assert ours == (ZERO_TOPIC_ID if theirs is None and ours == ZERO_TOPIC_ID else plain(theirs))
 
 
-def test_same_bytes_and_values_as_kio(case, tame_messages) -> None:
+@each_case
+def test_same_bytes_and_values_as_kio(case: Case, seed: str) -> None:
     """kio reads our bytes to the same values and writes the same bytes; we read what kio writes."""
+    tame_messages = RandomMessages(seed, is_tame=True)
     if case.api_key >= FIRST_OF_OURS:
         return
     load = load_request_schema if case.message is API[ApiKey(case.api_key)].request else load_response_schema

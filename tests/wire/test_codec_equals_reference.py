@@ -20,6 +20,8 @@ from lowtide.protocol.schema import wire_form
 from tests.examples import examples, rounds
 from tests.reference_codec import reference_codec
 
+from .conftest import Case, RandomMessages, each_case
+
 pytestmark = pytest.mark.seeds
 
 ROUNDS = rounds(12)
@@ -44,8 +46,10 @@ def are_alike(one: Any, other: Any) -> bool:
     return one == other or repr(one) == repr(other)
 
 
-def test_same_bytes_and_same_values(case, random_messages) -> None:
+@each_case
+def test_same_bytes_and_same_values(case: Case, seed: str) -> None:
     """Encoding, encoding in parts and decoding agree with the reference, and decoding gives back what was encoded."""
+    random_messages = RandomMessages(seed)
     reference = reference_codec(case.message, case.version)
     for _ in range(ROUNDS):
         message = random_messages.message(case)
@@ -59,8 +63,10 @@ def test_same_bytes_and_same_values(case, random_messages) -> None:
 
 
 @pytest.mark.newest
-def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
+@each_case
+def test_a_frame_in_the_middle_of_a_buffer(case: Case, seed: str) -> None:
     """The codec reads from `start` to `end` of bytes, a bytearray or a memoryview, whole or in part."""
+    random_messages = RandomMessages(seed)
     message = random_messages.message(case)
     for codec in codecs(case):
         frame = codec.encode(message)
@@ -72,8 +78,10 @@ def test_a_frame_in_the_middle_of_a_buffer(case, random_messages) -> None:
 
 
 @pytest.mark.newest
-def test_a_limit_of_rows(case, random_messages) -> None:
+@each_case
+def test_a_limit_of_rows(case: Case, seed: str) -> None:
     """All forms count the same rows, and refuse a message that has one more than the limit."""
+    random_messages = RandomMessages(seed)
     codec, plain = codecs(case)
     for _ in range(ROUNDS):
         message = random_messages.message(case)
@@ -96,8 +104,11 @@ def is_taken(codec: Codec[Any], frame: bytes, rows_max: int) -> bool:
 
 @pytest.mark.newest
 @pytest.mark.skipif(native.compiled is None, reason="there is no compiled module")
-def test_the_compiled_form_takes_what_is_sound(case, random_messages) -> None:
+@each_case
+def test_the_compiled_form_takes_what_is_sound(case: Case, seed: str) -> None:
     """Generated Python is needed for faults only: every sound message is decoded and encoded by the compiled module."""
+
+    random_messages = RandomMessages(seed)
 
     def plain(name: str) -> Any:
         pytest.fail(f"the compiled form left {name} to generated Python")
@@ -153,10 +164,12 @@ def make_noisy(content: Any, rng: random.Random) -> None:
 
 
 @pytest.mark.newest
-def test_unknown_tags_are_passed_over(case, random_messages, request) -> None:
+@each_case
+def test_unknown_tags_are_passed_over(case: Case, seed: str) -> None:
     """Unknown tagged fields of a later Kafka are ignored anywhere in a message (KIP-482)."""
+    random_messages = RandomMessages(seed)
     noisy = wire_form(case.message, case.version)
-    make_noisy(noisy, random.Random(request.node.name))
+    make_noisy(noisy, random.Random(seed))
     for _ in range(ROUNDS):
         message = random_messages.message(case)
         frame = noisy.build(message)
@@ -189,9 +202,11 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.newest
-def test_mutations_are_read_or_refused_alike(case, random_messages, request) -> None:
+@each_case
+def test_mutations_are_read_or_refused_alike(case: Case, seed: str) -> None:
     """For any input, all codecs read the same message, or all raise ProtocolError."""
-    rng = random.Random(request.node.name)
+    random_messages = RandomMessages(seed)
+    rng = random.Random(seed)
     reference = reference_codec(case.message, case.version)
     for _ in range(4):
         frame = reference.encode(random_messages.message(case))

@@ -18,6 +18,7 @@ from lowtide.protocol.api_keys import API, ApiKey, response_header_is_flexible
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, read_response_header, request_header, response_header
+from tests.each import each
 from tests.reference_codec import reference_codec
 
 BYTES_MAX = 160_000
@@ -75,13 +76,13 @@ LONGER = [captured for captured in CAPTURED if is_longer_than_its_fields(capture
 
 
 def name(captured: CapturedFrame) -> str:
-    """Returns the test's name."""
+    """Returns what a failure calls it."""
     return (
         f"{captured.client.split(' ')[0]}-{captured.api}-v{captured.version}-{captured.direction}-{len(captured.frame)}"
     )
 
 
-@pytest.mark.parametrize("captured", EXACT, ids=name)
+@each("captured", EXACT, name)
 def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: CapturedFrame) -> None:
     """Checks the compiled codec and the reference codec."""
     whole = captured.frame
@@ -91,7 +92,7 @@ def test_it_is_read_whole_and_written_again_to_the_same_bytes(captured: Captured
         assert header + codec.encode(codec.decode(whole, position, len(whole))) == whole
 
 
-@pytest.mark.parametrize("captured", EXACT, ids=name)
+@each("captured", EXACT, name)
 def test_a_shorter_or_longer_frame_is_refused(captured: CapturedFrame) -> None:
     whole = captured.frame
     codec = captured.codec()
@@ -103,7 +104,7 @@ def test_a_shorter_or_longer_frame_is_refused(captured: CapturedFrame) -> None:
         codec.decode(whole + b"\x00", captured.split(whole)[1], len(whole) + 1)
 
 
-@pytest.mark.parametrize("captured", LONGER, ids=name)
+@each("captured", LONGER, name)
 def test_the_fields_of_a_request_with_bytes_behind_them_are_read(captured: CapturedFrame) -> None:
     """Apart from the three surplus bytes, librdkafka 2.16 requests all topics without creation."""
     whole = captured.frame

@@ -33,6 +33,7 @@ from lowtide.protocol.headers import (
     request_header,
     response_header,
 )
+from tests.each import each
 from tests.reference_codec import reference_codec
 
 MUTATIONS = 250
@@ -94,13 +95,8 @@ def load() -> list[Golden]:
 
 
 GOLDEN = load()
-every_frame = pytest.mark.parametrize(
-    "golden",
-    GOLDEN,
-    ids=[
-        f"{number}-{golden.source.split(' ')[0]}-{golden.message}-v{golden.version}"
-        for number, golden in enumerate(GOLDEN)
-    ],
+every_frame = each(
+    "golden", GOLDEN, lambda golden: f"{golden.source.split(' ')[0]}-{golden.message}-v{golden.version}: {golden.hex}"
 )
 
 
@@ -206,9 +202,9 @@ def test_mutations(golden: Golden) -> None:
             where = rng.randrange(len(wrong) + 1)
             wrong[where : where + 1] = bytes([rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)))])
         results = []
-        for each in (codec, reference):
+        for reader in (codec, reference):
             try:
-                results.append(each.decode(bytes(wrong), 0, len(wrong)))
+                results.append(reader.decode(bytes(wrong), 0, len(wrong)))
             except ProtocolError:
                 results.append(None)
         assert results[0] == results[1], wrong.hex()

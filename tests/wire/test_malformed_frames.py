@@ -25,6 +25,8 @@ from lowtide.protocol.messages.produce import (
 from tests.examples import rounds
 from tests.own_process import Run
 
+from .conftest import Case, RandomMessages, each_case
+
 OVER_LONG = (b"\x7f\xff\xff\xff", b"\x7f\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\x7f", b"\xff\x7f")
 """The largest counts: of an array or bytes, of a string, and as varints of five, four and two bytes."""
 
@@ -37,8 +39,10 @@ ALLOWANCE_BYTES = 24 * 1024
 
 @pytest.mark.newest
 @pytest.mark.seeds
-def test_every_truncation_is_refused(case, random_messages) -> None:
+@each_case
+def test_every_truncation_is_refused(case: Case, seed: str) -> None:
     """A frame cut at any place is refused, also if the rest is still in the buffer behind `end`."""
+    random_messages = RandomMessages(seed)
     codec = codec_for(case.message, case.version)
     frame = codec.encode(random_messages.message(case))
     for end in range(0, len(frame), 1 + len(frame) // PLACES):
@@ -49,11 +53,13 @@ def test_every_truncation_is_refused(case, random_messages) -> None:
 
 
 @pytest.mark.newest
-def test_trailing_bytes_are_refused(case, random_messages) -> None:
+@each_case
+def test_trailing_bytes_are_refused(case: Case, seed: str) -> None:
     """A byte too many means that the two sides disagree about the message.
 
     What reads requests may take it all the same.
     """
+    random_messages = RandomMessages(seed)
     codec = codec_for(case.message, case.version)
     for _ in range(3):
         frame = codec.encode(random_messages.message(case))
@@ -76,8 +82,10 @@ def test_a_message_that_runs_over_its_end_is_no_surplus() -> None:
 
 @pytest.mark.newest
 @pytest.mark.seeds
-def test_over_long_counts_cost_nothing(case, random_messages) -> None:
+@each_case
+def test_over_long_counts_cost_nothing(case: Case, seed: str) -> None:
     """A huge count anywhere in a frame is refused, or read as part of a number, without its memory."""
+    random_messages = RandomMessages(seed)
     codec = codec_for(case.message, case.version)
     frame = codec.encode(random_messages.message(case))[:200]
     budget = ALLOWANCE_BYTES + 60 * len(frame)

@@ -42,10 +42,9 @@ class CommitTopics(Generic[RequestTopicT, ResponseTopicT]):
                 )
                 continue
             count, there = len(found.partitions), topic.partitions
-            numbers = [row.partition_index for row in there]
-            if numbers and not 0 <= min(numbers) <= max(numbers) < count:
+            missing = [row.partition_index for row in there if not 0 <= row.partition_index < count]
+            if missing:
                 there = [row for row in there if 0 <= row.partition_index < count]
-                missing = [number for number in numbers if not 0 <= number < count]
                 self.refused.append(
                     self._rows(found.name, found.topic_id, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 )

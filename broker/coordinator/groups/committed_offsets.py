@@ -10,14 +10,13 @@ Source: Kafka's `OffsetMetadataManager`, `OffsetExpirationConditionImpl`; KIP-98
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
-from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, OffsetCommitter
+from lowtide.broker.coordinator.groups.committers import NO_COMMITTER, NOBODY, OffsetCommitter
 from lowtide.broker.coordinator.groups.pending_offsets import PendingOffsets
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.protocol.errors import NONE, ErrorCode
@@ -45,25 +44,15 @@ ResponseTopicT = TypeVar("ResponseTopicT")
 ResponseRowT = TypeVar("ResponseRowT", OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 
 
-class _KeptRows(dict[int, Any]):
-    """The response rows of kept offsets, by partition. Usual ones are shared because rows don't change."""
-
-    def __init__(self, row_type: type[Any]) -> None:
-        super().__init__({number: row_type(partition_index=number, error_code=NONE) for number in range(256)})
-        self._row_type = row_type
-
-    def __missing__(self, number: int) -> Any:
-        return self._row_type(partition_index=number, error_code=NONE)
-
-
-_KEPT_ROWS: Final = {
-    row_type: _KeptRows(row_type) for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
+_SHARED_ROWS: Final = 256
+_KEPT_ROWS: Final[dict[type[Any], list[Any]]] = {
+    row_type: [row_type(partition_index=number, error_code=NONE) for number in range(_SHARED_ROWS)]
+    for row_type in (OffsetCommitResponsePartition, TxnOffsetCommitResponsePartition)
 }
+"""The response rows of kept offsets in the first partitions. They are shared because rows don't change."""
 
 NO_RETENTION_TIME: Final = -1
 """The broker decides how long offsets are kept."""
-
-NOBODY: Final[Mapping[str, OffsetCommitter]] = MappingProxyType({})
 
 _LATEST_MS: Final = 2**63 - 1
 """The largest timestamp of a record: forever."""
@@ -82,7 +71,7 @@ class CommittedOffsets:
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Applies a record, which is later than all others so far."""
         if value is not None:
-            self._keep_all(key.group, key.topic, [(key.partition, value)], len(value.metadata))
+            self._keep_all(key.group, key.topic, {key.partition: value}, len(value.metadata))
             if self.pending.by_producer:
                 self.pending.outdo(key.group, key.topic, key.partition)
             return
@@ -103,17 +92,15 @@ class CommittedOffsets:
         """Applies several records, as `apply` does."""
         self._keep_all(commits.group, commits.topic, commits.values, commits.metadata_size)
         if self.pending.by_producer:
-            for partition, _ in commits.values:
+            for partition in commits.values:
                 self.pending.outdo(commits.group, commits.topic, partition)
 
-    def _keep_all(
-        self, group: str, topic: str, values: Sequence[tuple[int, OffsetCommitValue]], metadata_size: int
-    ) -> None:
-        """Sets offsets of one topic, and counts them."""
+    def _keep_all(self, group: str, topic: str, values: Mapping[int, OffsetCommitValue], metadata_size: int) -> None:
+        """Sets offsets of one topic by partition, and counts them."""
         partitions, admission = self.offsets.setdefault(group, {}).setdefault(topic, {}), self._admission
         before = len(partitions)
         if admission.metadata_bytes:
-            for number, _ in values:
+            for number in values:
                 known = partitions.get(number)
                 if known is not None:
                     admission.metadata_bytes -= len(known.metadata)
@@ -140,7 +127,7 @@ class CommittedOffsets:
         for key, row in ended:
             if is_commit and row.value is not None:
                 self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
-                self._keep_all(key.group, key.topic, [(key.partition, row.value)], len(row.value.metadata))
+                self._keep_all(key.group, key.topic, {key.partition: row.value}, len(row.value.metadata))
         return list(dict.fromkeys(key.group for key, _ in ended))
 
     def has_any(self, group_id: str) -> bool:
@@ -220,14 +207,17 @@ class CommittedOffsets:
         effects: Effects,
         committer: OffsetCommitter,
     ) -> list[ResponseRowT]:
-        """Requests the records of one topic's offsets. Returns the response rows."""
+        """Requests the records of one topic's offsets. Returns the response rows.
+
+        If a partition is named twice, its last offset is kept.
+        """
         # The record version with an expiry has no epochs, ids or committers.
         keeps_all = expires_ms == NO_TIMESTAMP
         topic_id, by = (topic.topic_id, committer) if keeps_all else (ZERO_TOPIC_ID, NO_COMMITTER)
         (committer_name, may_delete), wall_ms, kept_size = by, effects.wall_ms, 0
         needs_check = not self._admission.has_room_for(len(topic.partitions))
         kept_rows = _KEPT_ROWS[row_type]
-        values: list[tuple[int, OffsetCommitValue]] = []
+        values: dict[int, OffsetCommitValue] = {}
         rows: list[ResponseRowT] = []
         for row in topic.partitions:
             number, metadata = row.partition_index, row.committed_metadata or ""
@@ -237,7 +227,7 @@ class CommittedOffsets:
                     rows.append(row_type(partition_index=number, error_code=error))
                     continue
                 kept_size += len(metadata)
-            value = OffsetCommitValue(
+            values[number] = OffsetCommitValue(
                 offset=row.committed_offset,
                 leader_epoch=row.committed_leader_epoch if keeps_all else NO_LEADER_EPOCH,
                 metadata=metadata,
@@ -247,9 +237,12 @@ class CommittedOffsets:
                 committer=committer_name,
                 may_delete=may_delete,
             )
-            values.append((number, value))
-            rows.append(kept_rows[number])
+            rows.append(
+                kept_rows[number] if number < _SHARED_ROWS else row_type(partition_index=number, error_code=NONE)
+            )
         if values:
+            if kept_size:
+                kept_size = sum([len(value.metadata) for value in values.values()])
             effects.keep_offsets(OffsetCommits(group_id, topic.name, values, kept_size))
         return rows
 

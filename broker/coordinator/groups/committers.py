@@ -11,13 +11,14 @@ Nothing is checked or recorded for topics without retention by consumption.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from lowtide.broker.audit.audit_log import short
 from lowtide.broker.authorizer.authorizer import Audit
 from lowtide.broker.authorizer.resources import Operation
 from lowtide.broker.authorizer.resources import topic as topic_resource
-from lowtide.broker.config.consumed_retention import is_trimmed_by_commits
+from lowtide.broker.config.consumed_retention import ENABLED, is_trimmed_by_commits
 from lowtide.broker.context import BrokerContext
 from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import TopicImage
@@ -34,6 +35,9 @@ class OffsetCommitter(NamedTuple):
 
 NO_COMMITTER: Final = OffsetCommitter()
 
+NOBODY: Final[Mapping[str, OffsetCommitter]] = MappingProxyType({})
+"""The committers of topics without retention by consumption."""
+
 
 def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
     """Returns whether commits for a topic may delete its records."""
@@ -43,6 +47,8 @@ def keeps_committers(broker: BrokerContext, topic: TopicImage) -> bool:
 
 def committers(broker: BrokerContext, context: RequestContext, topics: Iterable[Any]) -> Mapping[str, OffsetCommitter]:
     """Returns the committer for each of these topics that records it, by name."""
+    if broker.config.values[ENABLED] is not True:
+        return NOBODY
     known, authorizer = broker.metadata.image.topics, broker.authorizer
     found = {}
     for topic in topics:

@@ -183,12 +183,13 @@ class Groups:
         if producer_id is None:
             self.committed.apply_commits(commits)
         else:
-            for place, (partition, value) in enumerate(commits.values, offset):
+            for place, (partition, value) in enumerate(commits.values.items(), offset):
                 key = OffsetCommitKey(group=commits.group, topic=commits.topic, partition=partition)
                 self.committed.apply_pending(producer_id, key, value, place)
         group = self.by_id.get(commits.group)
         if group is None:
-            group = self._classic.create(commits.group, commits.values[0][1].commit_timestamp)
+            first = next(iter(commits.values.values()))
+            group = self._classic.create(commits.group, first.commit_timestamp)
         group.last_record_offset = offset + len(commits.values) - 1
 
     def _note_record(self, change: RecordChange, offset: Offset, producer_id: ProducerId | None = None) -> None:

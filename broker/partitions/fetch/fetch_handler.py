@@ -29,7 +29,7 @@ from lowtide.broker.pending import Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchRequest
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH
 from lowtide.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:

@@ -37,11 +37,10 @@ from lowtide.protocol.messages.fetch import (
     PartitionData,
 )
 from lowtide.protocol.schema import NO_ROWS
-from lowtide.protocol.types import BrokerEpoch, BrokerId
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId
 from lowtide.replication import epoch_ends
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FollowerFetch
-from lowtide.replication.leadership import assumed_epoch, not_a_replica
+from lowtide.replication.leadership import FollowerFetch, not_a_replica
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import FailureKind, StorageError
 
@@ -272,10 +271,12 @@ class FetchReader:
 
     @staticmethod
     def _follower_fetch(target: FetchTarget, rules: FetchRules, image: MetadataImage) -> FollowerFetch:
-        broker_epoch = rules.broker_epoch
+        broker_epoch: BrokerEpoch | None = rules.broker_epoch
+        if broker_epoch == UNKNOWN_BROKER_EPOCH and not image.log_start_reporting:
+            broker_epoch = image.broker_epoch(rules.replica_id)  # Its version reports none.
         return FollowerFetch(
             rules.replica_id,
-            assumed_epoch(rules.replica_id, image) if broker_epoch == UNKNOWN_BROKER_EPOCH else broker_epoch,
+            UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch,
             target.fetch_offset,
             target.log_start_offset,
             target.current_leader_epoch,

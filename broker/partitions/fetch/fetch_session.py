@@ -21,8 +21,8 @@ from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_P
 from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget, forgotten, requested_targets
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import BrokerEpoch, BrokerId
-from lowtide.replication.follower_state import UNKNOWN_BROKER_EPOCH, FetchTimes
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId
+from lowtide.replication.leadership import FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:

@@ -80,23 +80,28 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             return None
         visits = self._visits(request, session, context.api_version)
         committed = request.isolation_level == READ_COMMITTED
-        answers = (
+        read = (
             None
             if visits is None
             else self._read(visits, min(self.maximum_bytes, request.max_bytes), committed=committed)
         )
-        if visits is None or answers is None or not self._may_read_all(visits, context):
+        if visits is None or read is None:
             return None
-        size = sum([len(answer.records) for answer in answers])  # type: ignore[arg-type,misc]
+        may_read = self.may_read
+        if may_read is not None and not all(may_read(context, each.topic_partition.topic) for _, each in visits):
+            return None
+        answers, sizes = read
+        size = sum(sizes)
         if (size < request.min_bytes and request.max_wait_ms > 0) or size > _ANSWER_BYTES_MAX:
             return None
         context.connection.of_a_follower = False
-        for (_, partition), answer in zip(visits, answers, strict=True):
-            partition.traffic.fetch_requests += 1
-            partition.traffic.bytes_out += len(answer.records)  # type: ignore[arg-type]
+        for (_, partition), read_bytes in zip(visits, sizes, strict=True):
+            traffic = partition.traffic
+            traffic.fetch_requests += 1
+            traffic.bytes_out += read_bytes
         if session is not None:
             session.advance(self.clock.monotonic_ms(), self.sessions.by_id)
-            visits, answers = _with_news(session, visits, answers, committed=committed)
+            visits, answers = _with_news(session, visits, answers, sizes, committed=committed)
         if 0 < size <= READ_AT_ONCE_BYTES:
             read_records(answers)
         return _response(visits, answers, request.session_id)
@@ -146,13 +151,13 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
             return None  # If a partition is named twice, the last entry wins.
         return visits if len(visits) <= PARTITIONS_MAX else None
 
-    def _may_read_all(self, visits: list[Visit], context: RequestContext) -> bool:
-        may_read = self.may_read
-        return may_read is None or all(may_read(context, partition.topic_partition.topic) for _, partition in visits)
+    def _read(self, visits: list[Visit], left: int, *, committed: bool) -> tuple[list[PartitionData], list[int]] | None:
+        """Reads up to `left` bytes, to the last stable offset if `committed`.
 
-    def _read(self, visits: list[Visit], left: int, *, committed: bool) -> list[PartitionData] | None:
-        """Reads up to `left` bytes, to the last stable offset if `committed`. Returns None if anything is unusual."""
+        Returns the partitions of the answer and the bytes of their records; None if anything is unusual.
+        """
         answers: list[PartitionData] = []
+        sizes: list[int] = []
         is_first = True
         for asked, partition in visits:
             if (
@@ -181,6 +186,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
                 aborted_transactions=NO_ROWS if committed else None,
                 records=NO_RECORDS,
             )
+            size = 0
             if offset < end_offset:
                 limit = min(left, asked.partition_max_bytes)
                 records = _records(partition, offset, limit, end_offset, is_first=is_first, committed=committed)
@@ -190,7 +196,8 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
                     answer.records = records
                     left, is_first = left - size if size < left else 0, False
             answers.append(answer)
-        return answers
+            sizes.append(size)
+        return answers, sizes
 
 
 def _records(
@@ -211,15 +218,14 @@ def _records(
 
 
 def _with_news(
-    session: FetchSession, visits: list[Visit], answers: list[PartitionData], *, committed: bool
+    session: FetchSession, visits: list[Visit], answers: list[PartitionData], sizes: list[int], *, committed: bool
 ) -> tuple[list[Visit], list[PartitionData]]:
     """Returns the partitions with records or changed offsets, and notes in the session what the client knows."""
     news: tuple[list[Visit], list[PartitionData]] = ([], [])
     changed: Any = session.changed
-    for visit, answer in zip(visits, answers, strict=True):
+    for visit, answer, size in zip(visits, answers, sizes, strict=True):
         target, partition = visit
         assert isinstance(target, FetchTarget), "it is one of a session"
-        size = len(answer.records)  # type: ignore[arg-type]
         target.topic, target.traffic = partition.topic_partition.topic, partition.traffic
         target.read_bytes = size
         if target.watched is not partition:

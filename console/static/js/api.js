@@ -1,7 +1,9 @@
 // Questions to the console's server. Every one has the header that no other site can send.
 
+import { LiveStream, keyOf } from "./live.js";
+
 const OWN = { "X-Lowtide-Console": "1" };
-const RETRY_MS = 3000;
+const TELL_MS = 15_000;
 
 /** An answer that is an error: a sentence for the visitor, and the status. */
 export class Trouble extends Error {
@@ -46,30 +48,55 @@ export function post(path, body = {}) {
   return answer(fetch(`api/${path}`, { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" }));
 }
 
+// What this tab watches. While it is hidden, it watches nothing.
+const watches = new Set();
+const channel = openChannel();
+
+function openChannel() {
+  const onEvent = (key, event) => {
+    for (const each of watches) if (each.key === key) each.take(event);
+  };
+  if (typeof SharedWorker === "undefined") {
+    const stream = new LiveStream(onEvent);
+    return (views) => stream.set(new Map(views.map((view) => [keyOf(view), view])));
+  }
+  const address = new URL("./live.js", import.meta.url).href;
+  const trusted = globalThis.trustedTypes?.createPolicy("lowtide-live", { createScriptURL: () => address }).createScriptURL("") ?? address;
+  const worker = new SharedWorker(trusted, { type: "module", name: "lowtide-live" });
+  worker.port.onmessage = ({ data }) => onEvent(data.key, data.event);
+  return (views) => worker.port.postMessage(views);
+}
+
+function tell() {
+  channel(document.hidden ? [] : [...watches].map((each) => each.view));
+}
+
+document.addEventListener("visibilitychange", tell);
+window.addEventListener("pagehide", () => channel([]));
+window.addEventListener("pageshow", tell);
+setInterval(() => { if (watches.size && !document.hidden) tell(); }, TELL_MS);
+
 /** A view that stays: `onValue` gets it now and whenever it has changed, `onTrouble` a sentence, or null when all is well again. */
 export function watch(name, given, onValue, onTrouble = () => {}) {
-  let source = null;
-  let timer = 0;
-  let over = false;
-  const open = () => {
-    source = new EventSource(`api/events/${encodeURIComponent(name)}${query(given)}`);
-    source.addEventListener("value", (event) => {
-      if (over) return;
-      onTrouble(null);
-      onValue(JSON.parse(event.data));
-    });
-    source.addEventListener("trouble", (event) => over || onTrouble(JSON.parse(event.data).error));
-    source.addEventListener("error", () => {
-      if (over || source.readyState !== EventSource.CLOSED) return;
-      // Refused, which an event source does not explain: the same question without events does.
-      view(name, given).then((value) => { if (!over) onValue(value); }, (trouble) => over || onTrouble(trouble.message));
-      timer = setTimeout(open, RETRY_MS);
-    });
+  const asked = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => [key, String(value)]));
+  const own = {
+    view: [name, asked],
+    key: keyOf([name, asked]),
+    take(event) {
+      if (event.closed) {
+        view(name, given).then((value) => watches.has(own) && onValue(value), (trouble) => watches.has(own) && onTrouble(trouble.message));
+      } else if ("trouble" in event) {
+        onTrouble(event.trouble);
+      } else {
+        onTrouble(null);
+        onValue(event.value);
+      }
+    },
   };
-  open();
+  watches.add(own);
+  tell();
   return () => {
-    over = true;
-    clearTimeout(timer);
-    source.close();
+    watches.delete(own);
+    tell();
   };
 }

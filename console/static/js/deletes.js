@@ -44,7 +44,7 @@ export function jobPanel() {
 }
 
 function stepText(job, key, at, index) {
-  if (!at) return job.over ? (key === "freed" ? "files with records that stay keep their bytes" : "–") : "waiting";
+  if (!at) return job.over ? (key === "freed" ? "not all planned bytes were freed in time" : "–") : "waiting";
   return index === 0 ? clock(at) : `after ${duration(at - job.times.asked)}`;
 }
 

@@ -113,6 +113,6 @@ function planPanel(plan, write, carryOut) {
 
 function remark(row) {
   if (row.reason) return [badge("left alone", "warn"), " ", row.reason];
-  if (!row.freed) return row.records ? "Files go when all in them is deleted." : "Nothing is below that offset.";
+  if (!row.freed) return row.records ? "The leader does not say what this frees." : "Nothing is below that offset.";
   return row.freed.text;
 }

@@ -9,7 +9,7 @@ export function recordsPage(main, given) {
   const topic = h("input", { name: "topic", required: true, maxlength: 249, value: given.topic ?? "", list: "topic-names", autocomplete: "off", spellcheck: "false" });
   const names = h("datalist", { id: "topic-names" });
   const partition = h("input", { name: "partition", type: "number", min: 0, required: true, value: given.partition ?? "0" });
-  const place = select([["end", "The newest"], ["start", "The oldest"], ["offset", "From an offset"], ["time", "From a time"]], given.place ?? "end", { name: "place", change: () => fit() });
+  const place = select([["end", "The newest"], ["before", "Before an offset"], ["start", "The oldest"], ["offset", "From an offset"], ["time", "From a time"]], given.place ?? "end", { name: "place", change: () => fit() });
   const value = h("input", { name: "value", value: given.value ?? "", maxlength: 64 });
   const number = select([["10", "10"], ["50", "50"], ["100", "100"], ["200", "200"]], given.count ?? "50", { name: "count" });
   const valueField = field("Offset", value);
@@ -24,13 +24,13 @@ export function recordsPage(main, given) {
   main.append(head("Records", { under: "Shown, not consumed: nothing is committed, and never more than one bounded read." }), panel("Browse", {}, h("div", { class: "body" }, form)), trouble, found);
 
   function fit() {
-    const needed = place.value === "offset" || place.value === "time";
+    const needed = place.value !== "end" && place.value !== "start";
     valueField.hidden = !needed;
     value.required = needed;
     valueField.querySelector("label").textContent = place.value === "time" ? "Time" : "Offset";
     value.type = place.value === "time" ? "datetime-local" : "text";
     value.step = "0.001";
-    value.inputMode = place.value === "offset" ? "numeric" : "text";
+    value.inputMode = place.value === "time" ? "text" : "numeric";
     if (place.value === "time" && !/T/.test(value.value)) value.value = "";
   }
   fit();
@@ -62,11 +62,11 @@ export function recordsPage(main, given) {
 function resultOf(page, go) {
   const last = page.records.length ? page.records[page.records.length - 1].offset : null;
   const aside = page.records.length ? `offsets ${count(page.first)} to ${count(last)}, of ${count(page.log_start)} to ${count(page.high_watermark)}` : `log start ${count(page.log_start)}, high watermark ${count(page.high_watermark)}`;
-  const step = Math.max(1, page.records.length || 50);
-  const older = h("button", { type: "button", disabled: Number(page.first) <= Number(page.log_start), click: () => go({ place: "offset", value: String(Math.max(Number(page.log_start), Number(page.first) - step)) }) }, "Older");
+  const older = h("button", { type: "button", disabled: Number(page.first) <= Number(page.log_start), click: () => go({ place: "before", value: String(page.first) }) }, "Older");
   const newer = h("button", { type: "button", disabled: Number(page.next) >= Number(page.high_watermark), click: () => go({ place: "offset", value: String(page.next) }) }, "Newer");
   const list = page.records.map(recordOf);
-  return panel(plural(page.records.length, "record"), { aside, actions: [older, newer] },
+  const cut = page.complete ? null : notice("note", "These records are large: older ones are on the page before.");
+  return panel(plural(page.records.length, "record"), { aside, actions: [older, newer] }, cut,
     page.records.length ? [h("div", { class: "records-head", "aria-hidden": "true" }, h("span", {}, "Offset"), h("span", {}, "Time"), h("span", {}, "Key"), h("span", {}, "Value")), list]
       : h("p", { class: "empty" }, "Nothing is there."));
 }

@@ -33,8 +33,8 @@ export function topicPage(main, given, { session }) {
       { title: "End", number: true, sort: (row) => row.log_end, cell: (row) => count(row.log_end) },
       { title: "Records", number: true, sort: records, cell: (row) => count(records(row)) },
       { title: "Bytes", number: true, sort: (row) => leaderBytes(row), cell: (row) => bytes(leaderBytes(row)) },
-      { title: "Log starts of replicas", cell: (row) => starts(row) },
-      { title: "What keeps the oldest segment", cell: (row) => h("span", { class: "name", title: row.kept ?? "" }, row.kept ?? "–") },
+      { title: "Replica starts", cell: (row) => starts(row) },
+      { title: "What keeps the oldest segment", wrap: true, cell: (row) => row.kept ?? "–" },
     ],
   });
   rows.mark(given.partition ?? null);
@@ -118,7 +118,7 @@ function detailOf(place, topic, partition, stops) {
   return {
     show(row) {
       const held = records(row);
-      sentence.textContent = row.kept ? `The oldest segment is ${row.kept}.` : held === null ? "Its leader does not say what it has." : `It has ${plural(held, "record")}. What keeps the oldest, only Lowtide's brokers say.`;
+      sentence.textContent = row.kept ? row.kept_sentences : held === null ? "Its leader does not say what it has." : `It has ${plural(held, "record")}. What keeps the oldest, only Lowtide's brokers say.`;
       replicas.show(row.replicas.map((each) => ({ ...each, leads: each.broker === row.leader })));
       lastHour.add(row);
     },

@@ -76,13 +76,13 @@ class SegmentList(Sequence[Segment]):
         """The bytes of all `.log` files, without the hole at the beginning."""
         return sum(segment.size for segment in self._segments) - self._segments[0].punched
 
-    def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset) -> int:
-        """Returns about how many bytes of the first segment are deleted and still there.
+    def unfreed_bytes(self, log_start_offset: Offset, log_end_offset: Offset, number: int = 0) -> int:
+        """Returns about how many bytes of a segment lie below the log start, or would, and are still there.
 
         An estimate: it assumes that all offsets behind a hole take equally many bytes.
         """
-        segment, bases = self._segments[0], self.bases
-        end_offset = bases[1] if len(bases) > 1 else log_end_offset
+        segment, bases = self._segments[number], self.bases
+        end_offset = bases[number + 1] if len(bases) > number + 1 else log_end_offset
         first_offset = max(segment.first_offset, segment.gone_offset)
         offsets = end_offset - first_offset
         deleted = min(log_start_offset, end_offset) - first_offset

@@ -1,4 +1,4 @@
-"""Deleted bytes that still take room, and what they wait for."""
+"""Deleted bytes that still take room, what they wait for, and how many bytes a delete will free."""
 
 from __future__ import annotations
 
@@ -38,3 +38,24 @@ class UnfreedRoom(msgspec.Struct, frozen=True):
 
     size_bytes: int
     waits_for: UnfreedReason
+
+
+def small_room(size_bytes: int, least_bytes: int) -> UnfreedReason:
+    """Returns why deleted bytes stay that no hole of at least `least_bytes` takes along."""
+    return UnfreedReason.BLOCK if size_bytes < least_bytes else UnfreedReason.BATCH
+
+
+class PlannedRoom(msgspec.Struct, frozen=True):
+    """The bytes that a delete of all records below an offset will free."""
+
+    file_count: int
+    """The segments that will be removed whole."""
+    file_bytes: int
+    delay_ms: int
+    """How long removed files take room; 0 if they are emptied at once."""
+    hole_bytes: int
+    """The bytes of the next segment that will be freed about a second later."""
+    kept_bytes: int
+    """The deleted bytes of that segment that stay, an estimate."""
+    waits_for: UnfreedReason | None
+    """Why they stay; None without such bytes."""

@@ -18,6 +18,7 @@ from lowtide.admin.deletion import DeleteStage
 from lowtide.cli.main import main
 from lowtide.cli.outcome import ExitCode
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.offset_ranges import OffsetRange
 
 ID = UUID(int=7)
 AWAY = {3: "it is not live"}
@@ -38,6 +39,7 @@ class ErasingClient:
         self.asked: list[dict[str, Any]] = []
         self.results: dict[TopicPartition, AdminError] = {}
         self.not_erased_by: dict[int, str] = {}
+        self.newest: tuple[OffsetRange, ...] = ()
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,7 +58,7 @@ class ErasingClient:
     async def erase_records(self, partitions: Any, **given: Any) -> Any:
         self.asked.append({"partitions": partitions, **given})
         given["on_progress"](1, 2)
-        dry = {"erasures_end": -1, "erased_by": (), "not_erased_by": {}}
+        dry = {"erasures_end": -1, "erased_by": (), "not_erased_by": {}, "newest": self.newest}
         done = {"erasures_end": 9, "erased_by": (1, 2), "not_erased_by": self.not_erased_by}
         found = PartitionErasure(
             erasure_id=given["erasure_id"] or ID,
@@ -138,6 +140,7 @@ def test_json_has_all_of_it() -> None:
                 "searched_from": 0,
                 "searched_to": 8,
                 "records": 2,
+                "newest_versions": [],
                 "erasures_end": 9,
                 "erased_by": [1, 2],
                 "not_erased_by": [{"broker": 3, "message": "it is not live"}],
@@ -158,6 +161,34 @@ def test_a_dry_run_says_what_would_be_erased() -> None:
     assert output.splitlines()[0].split("  ")[-1] == "error"
     assert output.splitlines()[-1] == "4 records would be erased. Nothing was erased."
     assert [each["dry_run"] for each in client.asked] == [True]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--offsets", "0:5-9"), "orders:0: 5, 7-9 are the newest versions of their keys. Without --force, "),
+        (("--offsets", "0:5-9", "--force"), "orders:0: 5, 7-9 are the newest versions of their keys. These keys "),
+        (("--header", "who=one"), "orders:1: 5, 7-9 are the newest versions of their keys. These keys "),
+    ],
+)
+def test_a_dry_run_says_what_is_the_newest_version_of_a_key(words: tuple[str, ...], told: str) -> None:
+    """Protects from a refusal that the rehearsal didn't tell, and from a key that loses its value by mistake."""
+    client = ErasingClient()
+    client.newest = (OffsetRange(5, 5), OffsetRange(7, 9))
+    code, output, _ = run(client, "orders", *words, "--dry-run")
+    assert code == ExitCode.DONE
+    assert told in output
+    assert ("nothing is erased there" in output) == ("Without" in told)
+    code, output, _ = run(client, "orders", *words, "--dry-run", "--output", "json")
+    assert json.loads(output)["partitions"][0]["newest_versions"] == [[5, 5], [7, 9]]
+
+
+def test_the_question_says_what_would_be_refused() -> None:
+    """Protects someone who can be asked as a dry run does."""
+    client = ErasingClient()
+    client.newest = (OffsetRange(5, 5),)
+    _, _, error = run(client, "orders", "--offsets", "0:5", stdin=ErasingPerson("n\n"))
+    assert "orders:0: 5 is the newest version of its key. Without --force, " in error
 
 
 @pytest.mark.parametrize(

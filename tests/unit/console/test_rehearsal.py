@@ -1,6 +1,6 @@
 """A delete shows in advance what it will free.
 
-Whole segments are freed. A segment with remaining records keeps its bytes, and so does the active one.
+The leader computes it. The console only says it.
 """
 
 from __future__ import annotations
@@ -8,24 +8,13 @@ from __future__ import annotations
 import pytest
 
 from lowtide.admin.observation import PartitionSegments
+from lowtide.admin.retained import waits_for
 from lowtide.console.answers import RefusedError
 from lowtide.console.insight import quantile_ms
-from lowtide.console.rehearsal import freed_by, target_of
+from lowtide.console.rehearsal import freed_value, target_of
 from lowtide.protocol.messages.describe_health import LagBucket, LoopLagHistogram
 from lowtide.protocol.messages.describe_retention import RetainedPartition
-from lowtide.protocol.messages.describe_segments import DescribedReplica, DescribedSegment, SegmentsOfPartition
-
-
-def segment(base: int, end: int, *, active: bool = False) -> DescribedSegment:
-    return DescribedSegment(
-        base_offset=base,
-        end_offset=end,
-        size_bytes=1000,
-        bytes_below_start=0,
-        first_timestamp=1,
-        largest_timestamp=2,
-        is_active=active,
-    )
+from lowtide.protocol.messages.describe_segments import DescribedReplica, FreedByDelete, SegmentsOfPartition
 
 
 def replica(broker_id: int, *, live: bool = True) -> DescribedReplica:
@@ -40,51 +29,44 @@ def replica(broker_id: int, *, live: bool = True) -> DescribedReplica:
     )
 
 
-PARTITION = PartitionSegments(
-    leader=1,
-    checked_at_ms=0,
-    next_check_at_ms=-1,
-    described=SegmentsOfPartition(
+def freed_by(*freed: FreedByDelete) -> dict[str, object] | None:
+    row = SegmentsOfPartition(
         partition_index=0,
         error_code=0,
         retained=RetainedPartition(partition_index=0, error_code=0),
-        segments=[segment(0, 10), segment(10, 20), segment(20, 30, active=True)],
         replicas=[replica(1), replica(2), replica(3, live=False)],
-    ),
-)
+        freed=list(freed),
+    )
+    return freed_value(PartitionSegments(leader=1, checked_at_ms=0, next_check_at_ms=-1, described=row))
+
+
+def planned(**given: object) -> FreedByDelete:
+    nothing = {"file_count": 0, "file_bytes": 0, "delay_ms": 0, "hole_bytes": 0, "kept_bytes": 0, "waits_for": ""}
+    return FreedByDelete(**{**nothing, **given})
 
 
 @pytest.mark.parametrize(
-    ("offset", "freed", "words"),
+    ("freed", "total", "words"),
     [
-        (0, 0, "There are no records below that offset."),
-        (5, 0, "A segment with other records, offsets 0 to 9, keeps 1.00 kB until all of it is deleted."),
-        (10, 1000, "1 file is removed at once."),
+        ({}, 0, "There are no records below that offset."),
+        ({"file_count": 1, "file_bytes": 1000}, 1000, "1 file is removed at once."),
+        ({"file_count": 2, "file_bytes": 9, "delay_ms": 60_000}, 9, "2 files are removed 1 min after the delete."),
+        ({"hole_bytes": 8000}, 8000, "8.00 kB of the next file are freed within seconds."),
         (
-            15,
+            {"file_count": 1, "file_bytes": 1000, "kept_bytes": 2000, "waits_for": "compacted"},
             1000,
-            (
-                "1 file is removed at once; a segment with other records, offsets 10 to 19, keeps 1.00 kB until all of "
-                "it is deleted."
-            ),
-        ),
-        (
-            30,
-            2000,
-            (
-                "2 files are removed at once; the active segment, offsets 20 to 29, keeps 1.00 kB until all of it is "
-                "deleted."
-            ),
+            f"1 file is removed at once; about 2.00 kB stay in it for now: {waits_for('compacted')}.",
         ),
     ],
 )
-def test_whole_segments_are_freed(offset: int, freed: int, words: str):
-    found = freed_by(PARTITION, offset, 0)
-    assert (found["bytes"], found["on_all_disks"], found["text"]) == (freed, 2 * freed, words)
+def test_a_rehearsal_says_what_the_leader_computed(freed: dict[str, object], total: int, words: str):
+    found = freed_by(planned(**freed))
+    assert found is not None
+    assert (found["bytes"], found["on_all_disks"], found["text"]) == (total, 2 * total, words)
 
 
-def test_a_delay_of_files_is_said():
-    assert freed_by(PARTITION, 10, 60_000)["text"] == "1 file is removed 1 min after the delete."
+def test_an_older_broker_computes_nothing():
+    assert freed_by() is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from lowtide.metadata.recovery import RecoveryPlan
 from lowtide.metadata.store import Batch, KeyEvent, KeyValue
 from lowtide.protocol.scram import SCRAM_MECHANISMS
 from lowtide.protocol.types import topic_id_text
+from tests.each import each
 
 from .test_recovery import facts, planned, rows
 
@@ -149,7 +150,7 @@ def test_all_kinds_of_keys_are_here() -> None:
 
 
 @pytest.mark.parametrize("value", GARBAGE)
-@pytest.mark.parametrize("name", KINDS)
+@each("name", KINDS)
 def test_what_cannot_be_read_at_a_start_harms_nothing_else(name: str, value: bytes) -> None:
     kind, expected = KINDS[name], whole()
     if name == "cluster_id" and value != b"\xff\x00":
@@ -170,7 +171,7 @@ def test_what_cannot_be_read_at_a_start_harms_nothing_else(name: str, value: byt
 
 
 @pytest.mark.parametrize("value", GARBAGE)
-@pytest.mark.parametrize("name", KINDS)
+@each("name", KINDS)
 def test_what_cannot_be_read_any_more_harms_nothing_else_and_heals(name: str, value: bytes) -> None:
     kind, before = KINDS[name], whole()
     if name == "suspension":

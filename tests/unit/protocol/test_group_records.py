@@ -87,7 +87,7 @@ def test_who_committed_is_skipped_by_readers_that_do_not_know_it():
         9,
         TOPIC_ID,
     )
-    assert encode_offset_commits("g", "t", [(3, value)]) == [(key, body)]
+    assert encode_offset_commits("g", "t", {3: value}) == [(key, body)]
 
 
 @settings(deadline=None)
@@ -116,14 +116,14 @@ def test_offsets_are_written_by_hand_as_their_codec_writes_them(
     short = OffsetCommitValue(
         offset=offset, leader_epoch=epoch, metadata="", commit_timestamp=offset, topic_id=topic_id
     )
-    together = encode_offset_commits(group, topic, [(partition, value), (3, short)])
-    assert together == [(key, body), encode_offset_commit(group, topic, 3, short)]
+    together = encode_offset_commits(group, topic, {partition: value, partition ^ 1: short})
+    assert together == [(key, body), encode_offset_commit(group, topic, partition ^ 1, short)]
 
 
 def test_an_offset_with_an_expiry_time_is_of_version_1():
     value = OffsetCommitValue(offset=7, metadata="", commit_timestamp=9, expire_timestamp=20)
     key, body = encode_offset_commit("g", "t", 3, value)
-    assert encode_offset_commits("g", "t", [(3, value)]) == [(key, body)]
+    assert encode_offset_commits("g", "t", {3: value}) == [(key, body)]
     assert body == bytes.fromhex("0001 0000000000000007 0000 0000000000000009 0000000000000014")
     assert decode_record(key, body) == OffsetCommit(OffsetCommitKey(group="g", topic="t", partition=3), value)
 

@@ -11,7 +11,8 @@ from lowtide.metadata.changes import FENCES
 from lowtide.metadata.records import PartitionRecord, decode
 from lowtide.metadata.store import ABSENT, MAX_TRANSACTION_OPERATIONS, Compare, Put
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
-from lowtide.replication.leadership import IsrProposal, Leadership
+from lowtide.replication.eligible_leaders import IsrProposal
+from lowtide.replication.leadership import Leadership
 
 from .leaders import LAG_MS, SELF, TOPIC_ID, FakeLog, image_of, partition_of
 

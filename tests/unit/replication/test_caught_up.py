@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import NEVER_MS, FetchTimes, FollowerFetch, FollowerState
+from lowtide.replication.leadership import NEVER_MS, FetchTimes, FollowerFetch, FollowerState
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 

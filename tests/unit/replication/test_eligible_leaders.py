@@ -20,7 +20,7 @@ from lowtide.replication.alter_partition import plan_alter_partition
 from lowtide.replication.controller import ControllerSettings, min_insync_replicas, plan_controller_work
 from lowtide.replication.elections import Assignment, Election, elect, led_uncleanly
 from lowtide.replication.eligible_leaders import eligible_leaders
-from lowtide.replication.follower_state import FollowerFetch
+from lowtide.replication.leadership import FollowerFetch
 
 from .leaders import FakeLog, leads, partition_of
 

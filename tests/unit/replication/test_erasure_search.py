@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.erasure_search import ErasureSearch, FoundRecord
-from lowtide.replication.follower_state import FollowerState
+from lowtide.replication.leadership import FollowerState
 
 END = 10
 
@@ -49,8 +49,8 @@ def follower_of(**fields: Any) -> FollowerState:
 def test_a_follower_is_asked_when_its_log_has_reached_the_end_in_this_epoch(fields: dict[str, Any], may: bool) -> None:
     """Protects against an answer under way, which would bring an old version after the search."""
     image: Any = Image(b2=5)
-    assert search_of().may_ask(2, follower_of(**fields), image) is may
-    assert not search_of(b2=5).may_ask(2, follower_of(**fields), image), "it has taken part"
+    assert in_sync_replicas.may_search(search_of(), 2, follower_of(**fields), image) is may
+    assert not in_sync_replicas.may_search(search_of(b2=5), 2, follower_of(**fields), image), "it has taken part"
 
 
 def test_a_result_counts_for_the_present_registration() -> None:

@@ -10,8 +10,8 @@ from itertools import product
 import pytest
 
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership import IsrProposal
+from lowtide.replication.eligible_leaders import IsrProposal
+from lowtide.replication.leadership import FollowerFetch
 from lowtide.storage.log.leader_epochs import LeaderEpochs
 from tests.model import log_ends
 

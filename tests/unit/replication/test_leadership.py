@@ -13,8 +13,14 @@ import pytest
 from lowtide.metadata.image import MetadataImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import FetchTimes, FollowerFetch, FollowerState
-from lowtide.replication.leadership import IsrProposal, Leadership, assumed_epoch, may_be_registered
+from lowtide.replication.eligible_leaders import IsrProposal
+from lowtide.replication.leadership import (
+    FetchTimes,
+    FollowerFetch,
+    FollowerState,
+    Leadership,
+    may_be_registered,
+)
 
 from .leaders import LAG_MS, SELF, TOPIC_ID, FakeLog, image_of, leads, partition_of
 
@@ -50,7 +56,7 @@ def led(*isr: int, log: FakeLog | None = None, image: MetadataImage = IMAGE, **m
 def test_a_leadership_begins_at_the_log_s_end_and_start() -> None:
     log = log_of(100, log_start_offset=30)
     leadership = leads(log, partition_of((1, 2), (1, 2)), image_of(10, {1: 1, 2: 2}), 7)
-    assert (leadership.elected_ms, leadership.epoch_start_offset, leadership.floor) == (7, 100, 30)
+    assert (leadership.epoch_start_offset, leadership.floor) == (100, 30)
     assert leadership.maximal_isr == {1, 2}
     assert set(leadership.followers) == {2, 3}
     assert leadership.followers[2].caught_up_ms == 7
@@ -149,13 +155,6 @@ def test_a_registration_that_is_over_is_refused_before_the_image_shows_that() ->
     leadership = led(1, 2)
     leadership.followers[2].broker_epoch = 3
     assert leadership.check_fetch(fetch_of(2), IMAGE) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def test_an_epoch_is_assumed_while_no_report_is_needed() -> None:
-    assert assumed_epoch(2, OLD_IMAGE) == 2
-    assert assumed_epoch(9, OLD_IMAGE) == -1
-    assert assumed_epoch(2, IMAGE) == -1
-    assert assumed_epoch(9, IMAGE) == -1
 
 
 def test_a_registration_may_be_in_force_if_it_is_shown_or_newer_than_the_image() -> None:

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lowtide.metadata.image import PartitionImage
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership import IsrProposal
+from lowtide.replication.eligible_leaders import IsrProposal
+from lowtide.replication.leadership import FollowerFetch
 from tests.examples import examples
 
 from .leaders import LAG_MS, SELF, FakeLog, image_of, leads, partition_of

@@ -16,8 +16,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.epoch_ends import EpochEnd, diverging_epoch, end_offset_for_epoch
-from lowtide.replication.follower_state import FollowerFetch
 from lowtide.replication.former_replicas import awaited_former
+from lowtide.replication.leadership import FollowerFetch
 from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.filesystem.memory import MemoryFileSystem

@@ -9,8 +9,7 @@ import pytest
 
 from lowtide.metadata.image import MetadataImage
 from lowtide.replication.follower_reads import NO_REPLICA, preferred_read_replica
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership import Leadership
+from lowtide.replication.leadership import FollowerFetch, Leadership
 
 from .leaders import FakeLog, image_of, leads, partition_of
 

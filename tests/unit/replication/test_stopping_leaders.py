@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from lowtide.metadata.image import MetadataImage
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership import Leadership
+from lowtide.replication.leadership import FollowerFetch, Leadership
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 

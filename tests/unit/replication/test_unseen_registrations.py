@@ -6,8 +6,7 @@ import pytest
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.replication import in_sync_replicas
-from lowtide.replication.follower_state import FollowerFetch
-from lowtide.replication.leadership import Leadership
+from lowtide.replication.leadership import FollowerFetch, Leadership
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of
 

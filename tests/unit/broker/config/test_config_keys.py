@@ -14,6 +14,7 @@ from lowtide.broker.config.keys_own import OWN_KEYS
 from lowtide.broker.config.keys_security import SECURITY_KEYS
 from lowtide.broker.config.keys_server import SERVER_KEYS
 from lowtide.broker.config.keys_topics import TOPIC_KEYS
+from tests.each import each
 
 TABLES = (SERVER_KEYS, CLUSTER_KEYS, GROUP_KEYS, SECURITY_KEYS, REMOTE_KEYS, OWN_KEYS)
 KEYS = [key for table in (*TABLES, TOPIC_KEYS) for key in table]
@@ -61,7 +62,7 @@ def test_all_keys_of_kafka_4_4_are_known():
     assert len(BROKER_KEYS) == len(kafka) + len(OWN_KEYS)
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{key.scope.value}-{key.name}")
+@each("key", KEYS, lambda key: f"{key.scope.value}-{key.name}")
 def test_a_key_is_sound(key: ConfigKey):
     """Its default is valid and is written as read; its description is one sentence; its limit has a description."""
     if key.default is not None:

@@ -31,7 +31,7 @@ def singly(change: Any) -> list[Any]:
         return [change]
     return [
         OffsetCommit(OffsetCommitKey(group=change.group, topic=change.topic, partition=partition), value)
-        for partition, value in change.values
+        for partition, value in change.values.items()
     ]
 
 

@@ -19,6 +19,7 @@ from lowtide.broker.config.tls_settings import STORE_KEYS
 from lowtide.protocol.api_keys import API, api_name
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.messages import alter_configs, incremental_alter_configs
+from tests.each import each
 
 from .asking import WHOLE, Only, ask
 from .rights import TABLE
@@ -86,7 +87,7 @@ def test_each_key_that_can_be_set_is_on_the_page_once() -> None:
 
 
 @pytest.mark.parametrize("messages", [alter_configs, incremental_alter_configs])
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@each("key", KEYS, lambda key: key.name)
 def test_a_key_needs_what_the_page_says(key: Key, messages: Any) -> None:
     """All of its rights are enough, and without any one of them it is refused."""
     kind, resource = RESOURCES[key.of]

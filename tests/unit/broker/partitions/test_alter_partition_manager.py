@@ -15,7 +15,7 @@ from lowtide.metadata.errors import ConflictError
 from lowtide.metadata.store import ABSENT, AmbiguousError, Compare, UnavailableError
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.alter_partition import BATCH_PARTITIONS, plan_alter_partition, take_batch
-from lowtide.replication.leadership import IsrProposal
+from lowtide.replication.eligible_leaders import IsrProposal
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from tests.unit.replication.leaders import TOPIC_ID, FakeLog, image_of, leads, partition_of
 

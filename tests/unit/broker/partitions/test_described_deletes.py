@@ -34,8 +34,9 @@ async def described(world: Leading, **fields: Any) -> DescribeDeletesResponse:
     return answer
 
 
-async def segments(world: Leading, **fields: Any) -> SegmentsOfPartition:
-    request = DescribeSegmentsRequest(topics=[DescribeSegmentsTopic(name="t", partitions=[0])], **fields)
+async def segments(world: Leading, delete_offsets: tuple[int, ...] = (), **fields: Any) -> SegmentsOfPartition:
+    topic = DescribeSegmentsTopic(name="t", partitions=[0], delete_offsets=list(delete_offsets))
+    request = DescribeSegmentsRequest(topics=[topic], **fields)
     answer = await world.client.request(request, 0)
     row: SegmentsOfPartition = answer.topics[0].partitions[0]
     return row
@@ -195,6 +196,12 @@ def test_the_segments_of_a_partition_with_its_replicas_and_boundaries() -> None:
         assert time.offset == 3, "the closed segment, from 1970, goes; the other one is not replicated"
         assert [each.base_offset for each in (await segments(world, first_offset=3)).segments] == [3]
         assert [each.base_offset for each in (await segments(world, segments_max=1)).segments] == [0]
+        assert row.freed == []
+        (freed,) = (await segments(world, (4,))).freed
+        assert (freed.file_count, freed.file_bytes) == (1, closed.size_bytes)
+        uneven = DescribeSegmentsTopic(name="t", partitions=[0], delete_offsets=[1, 2])
+        answer = await world.client.request(DescribeSegmentsRequest(topics=[uneven]), 0)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
 
     simulate(run)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
+from lowtide.broker.partitions.fetch.fetch_targets import FetchRules, FetchTarget
 from lowtide.metadata import keys
 from lowtide.metadata.records import encode
 from lowtide.protocol.batch_building import build_batch
@@ -17,6 +19,7 @@ from lowtide.protocol.messages.fetch import FetchRequest
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.types import topic_id_text
+from tests.unit.replication.leaders import image_of
 
 from .leading import LAG_MS, NONE, Follower, Leading, simulate
 
@@ -433,3 +436,24 @@ def test_a_batch_behind_a_refused_one_is_the_first_only_when_it_comes_again(gone
         del third
 
     simulate(run)
+
+
+def test_an_epoch_is_assumed_while_no_report_is_needed() -> None:
+    brokers = {1: 1, 2: 2, 3: 3}
+
+    def epoch(broker_id: int, *, reporting: bool) -> int:
+        rules = SimpleNamespace(replica_id=broker_id, broker_epoch=-1)
+        target = FetchTarget(
+            topic="t",
+            topic_id=bytes(16),
+            partition=0,
+            fetch_offset=0,
+            partition_max_bytes=1,
+            current_leader_epoch=0,
+            last_fetched_epoch=0,
+        )
+        image = image_of(10, brokers, reporting=reporting)
+        return FetchReader._follower_fetch(target, cast("FetchRules", rules), image).broker_epoch
+
+    assert [epoch(2, reporting=False), epoch(9, reporting=False)] == [2, -1]
+    assert [epoch(2, reporting=True), epoch(9, reporting=True)] == [-1, -1]

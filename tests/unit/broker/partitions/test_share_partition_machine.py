@@ -346,6 +346,9 @@ class SharePartitions(RuleBasedStateMachine):
             return
         for _ in range(4 * (self.log_end + 1)):
             self.write_all()
+            # Records that are given up take places in flight until their letters are written.
+            self.write_letters(IN_FLIGHT)
+            self.write_all()
             self.now_ms += LOCK_MS
             late = self.acquired()  # Before: records that are archived may let the start pass them.
             self.partition.expire(self.now_ms)

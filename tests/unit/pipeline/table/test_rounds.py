@@ -33,19 +33,23 @@ def test_a_round_has_about_as_many_records_as_it_may():
     assert plan.until == {P0: 90, P1: 10}
 
 
+def test_what_was_lost_is_said():
+    plan = plan_round({P0: 5}, {P0: LogBounds(7, 10)}, 100)
+    assert plan.start == {P0: 7}
+    (loss,) = plan.losses
+    assert loss.startswith("t-0 begins at offset 7 now, but the table has it up to offset 5")
+
+
 @pytest.mark.parametrize(
-    ("positions", "bounds", "start", "loss"),
+    ("positions", "words"),
     [
-        ({P0: 5}, {P0: LogBounds(7, 10)}, 7, "t-0 begins at offset 7 now, but the table has it up to offset 5"),
-        ({P0: 12}, {P0: LogBounds(7, 10)}, 10, "t-0 ends at offset 10, but the table has it up to offset 12"),
-        ({P0: 7, P1: 1}, {P0: LogBounds(7, 10)}, 7, "t-1 does not exist any more"),
+        ({P0: 12}, "t-0 ends at offset 10, but the table has it up to offset 12"),
+        ({P0: 7, P1: 1}, "t-1 does not exist any more"),
     ],
 )
-def test_what_was_lost_is_said(positions, bounds, start, loss):
-    plan = plan_round(positions, bounds, 100)
-    assert plan.start == {P0: start}
-    assert len(plan.losses) == 1
-    assert plan.losses[0].startswith(loss)
+def test_a_topic_that_is_shorter_than_the_table_is_refused(positions, words):
+    with pytest.raises(ProgressError, match=words):
+        plan_round(positions, {P0: LogBounds(7, 10)}, 100)
 
 
 def test_a_trimmed_topic_without_new_records_is_no_loss():

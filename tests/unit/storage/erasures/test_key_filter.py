@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,10 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
+from lowtide.storage.erasures import key_filter
 from lowtide.storage.erasures.key_filter import (
-    KeyFilter,
     KeyFilterBuilder,
+    SegmentEnd,
     key_filter_path,
     open_key_filter,
     remove_key_filter,
@@ -23,29 +26,47 @@ pytestmark = pytest.mark.skipif(native.compiled is None, reason="the compiled fo
 FOLDER = "/disk/t-0"
 SECRET = bytes(range(16))
 PATH = key_filter_path(FOLDER, 0)
-BLOCKS_AT = 107
+LOG = f"{FOLDER}/0.log"
+HEAD_BYTES, SECTION_BYTES = 104, 12
+VERSION_AT = 4
+
+
+@pytest.fixture(autouse=True)
+def _small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", 1)
 
 
 class FilteredSegment:
-    """A segment on a memory disk with its filter."""
+    """A segment on a memory disk with its filter; each batch is a section if there are at most 64."""
 
-    def __init__(self, batches: list[list[bytes | None]], secret: bytes = SECRET, size: int = 1000) -> None:
+    def __init__(self, batches: list[list[bytes | None]], secret: bytes = SECRET) -> None:
         self.filesystem = MemoryFileSystem()
         self.filesystem.make_directories(FOLDER)
-        builder, content, position = KeyFilterBuilder(secret, size), b"", 0
-        for keys in batches:
-            batch = build_batch([(1, key, b"value", ()) for key in keys], base_offset=0)
-            builder.add(read_batch_header(batch), batch[RECORD_BATCH_OVERHEAD:])
-            position, content = len(content), content + batch
-        encoded = builder.encode(len(content), position, content[position : position + RECORD_BATCH_OVERHEAD])
-        assert encoded is not None
-        self.size = len(content)
-        self.filesystem.write_bytes(f"{FOLDER}/0.log", content)
-        self.filesystem.write_bytes(PATH, encoded)
+        made = [build_batch([(1, key, b"value", ()) for key in keys], base_offset=0) for keys in batches]
+        self.starts, self.size = [], 0
+        for batch in made:
+            self.starts.append(self.size)
+            self.size += len(batch)
+        builder = KeyFilterBuilder(secret, self.size)
+        for position, batch in zip(self.starts, made, strict=True):
+            header, records = read_batch_header(batch), batch[RECORD_BATCH_OVERHEAD:]
+            builder.add(position, header, batch[:RECORD_BATCH_OVERHEAD], records)
+        self.encoded = builder.encode(SegmentEnd(self.size, self.starts[-1], made[-1][:RECORD_BATCH_OVERHEAD]))
+        self.filesystem.write_bytes(LOG, b"".join(made))
+        if self.encoded is not None:
+            self.filesystem.write_bytes(PATH, self.encoded)
 
-    def open(self, size: int | None = None) -> KeyFilter | None:
-        log_file = self.filesystem.open(f"{FOLDER}/0.log")
-        return open_key_filter(self.filesystem, PATH, log_file, self.size if size is None else size)
+    def parts(self, keys: list[bytes], size: int | None = None, floor: int = 0) -> list[tuple[int, int]] | None:
+        """Returns what the filter says; None if it is invalid."""
+        log_file = self.filesystem.open(LOG)
+        opened = open_key_filter(self.filesystem, PATH, log_file, self.size if size is None else size)
+        return None if opened is None else opened.possible(keys, log_file, floor)
+
+    def batches(self, keys: list[bytes]) -> set[int]:
+        """Returns the numbers of the batches that may have one of the keys."""
+        parts = self.parts(keys)
+        assert parts is not None
+        return {number for number, start in enumerate(self.starts) if any(begin <= start < end for begin, end in parts)}
 
     def change(self, path: str, position: int, byte: int | None = None) -> None:
         content = bytearray(self.filesystem.read_bytes(path))
@@ -53,76 +74,164 @@ class FilteredSegment:
         self.filesystem.write_bytes(path, bytes(content))
 
 
-@given(st.lists(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=50), min_size=1, max_size=20))
+KEYS = st.sampled_from([b"%d" % number for number in range(12)])
+
+
+@given(st.lists(st.lists(st.none() | KEYS | st.binary(max_size=20), min_size=1, max_size=30), min_size=1, max_size=80))
 def test_a_present_key_is_never_absent(batches: list[list[bytes | None]]) -> None:
-    """Protects a person whose records would stay if the filter were wrong."""
-    key_filter = FilteredSegment(batches).open()
-    assert key_filter is not None
+    """Protects a person whose records would stay if the filter were wrong: in each section that has the key."""
+    segment = FilteredSegment(batches)
     keys = {key for batch in batches for key in batch if key is not None}
-    assert key_filter.possible(keys) == keys
+    for key in keys:
+        assert segment.batches([key]) >= {number for number, batch in enumerate(batches) if key in batch}
+    assert segment.batches(sorted(keys)) >= {number for number, batch in enumerate(batches) if set(batch) != {None}}
+
+
+def persons(sections: int, each: int) -> list[list[bytes | None]]:
+    return [[b"person-%d" % (number * each + row) for row in range(each)] for number in range(sections)]
+
+
+def test_a_rare_key_chooses_its_section() -> None:
+    """Protects the gain: a key in one section of 60 doesn't cause the others to be read, even if they share keys."""
+    batches = persons(60, 200)
+    for number, batch in enumerate(batches):
+        batch += [b"common-%d" % row for row in range(200)]
+        batch += [b"parity-%d-%d" % (number % 2, row) for row in range(200)]
+    batches[17].append(b"rare")
+    batches[43].append(b"rare")
+    segment = FilteredSegment(batches)
+    chosen = segment.batches([b"rare"])
+    assert chosen >= {17, 43}
+    assert len(chosen) < 6
+    assert len(segment.batches([b"common-1"])) == 60
+    chosen = [len(segment.batches([b"person-%d" % number])) for number in range(0, 12_000, 12)]
+    assert sum(chosen) < 1.5 * len(chosen)
 
 
 def test_most_absent_keys_are_told_apart() -> None:
-    """Protects the gain: at most 3 % of other keys cause a segment to be read."""
-    batches = [[b"person-%d" % number for number in range(start, start + 100)] for start in range(0, 20_000, 100)]
-    segment = FilteredSegment(list(batches), size=1 << 20)
-    key_filter = segment.open()
-    assert key_filter is not None
-    others = [b"other-%d" % number for number in range(10_000)]
-    assert len(key_filter.possible(others)) < 300
-    assert len(segment.filesystem.read_bytes(PATH)) < 20_000 * 4
+    """Protects the gain: for an absent key at most a half percent of a segment is read, with 13 bits for each key."""
+    segment = FilteredSegment(persons(60, 300))
+    others = [len(segment.batches([b"other-%d" % number])) for number in range(10_000)]
+    assert sum(others) / 60 < 10_000 * 0.005
+    assert segment.encoded is not None
+    assert len(segment.encoded) * 8 < 18_000 * 14
+    small = FilteredSegment(persons(1, 300))
+    assert sum(len(small.batches([b"other-%d" % number])) for number in range(10_000)) < 10_000 * 0.2
+
+
+@pytest.mark.parametrize("kinds", [1, 5, 30, 64])
+def test_a_filter_is_bounded_however_often_keys_repeat(kinds: int) -> None:
+    """Protects the disk: at most 39 bits for each different key, and the gain for a rare one remains."""
+    batches: list[list[bytes | None]] = [[] for _ in range(64)]
+    for number in range(3_000):
+        for each in range(kinds):
+            batches[(number + each) % 64].append(b"person-%d" % number)
+    batches[9].append(b"rare")
+    segment = FilteredSegment(batches)
+    assert segment.encoded is not None
+    assert len(segment.encoded) * 8 < 3_000 * 40 + 8 * 1000
+    assert 9 in segment.batches([b"rare"])
+    assert len(segment.batches([b"rare"])) < 9
 
 
 def test_a_filter_counts_only_for_its_segment() -> None:
     """Protects against a stale filter: after a truncation or a rewrite other records are in a segment of that name."""
     segment = FilteredSegment([[b"one"], [b"two"]])
-    assert segment.open() is not None
-    assert segment.open(size=segment.size - 1) is None
+    assert segment.parts([b"two"]) == [(segment.starts[1], segment.size)]
+    assert segment.parts([b"two"], size=segment.size - 1) is None
     for field in (7, 15, 17):  # The offset, the leader epoch and the CRC of the last batch.
         segment = FilteredSegment([[b"one"], [b"two"]])
-        segment.change(f"{FOLDER}/0.log", segment.size // 2 + field)
-        assert segment.open() is None
+        segment.change(LOG, segment.starts[1] + field)
+        assert segment.parts([b"one"]) is None
+
+
+def test_a_section_counts_only_if_its_first_batch_is_the_same() -> None:
+    """Protects against a file whose end is the same: then all of it is read, never from where no batch begins."""
+    for field in (7, 15, 17):
+        segment = FilteredSegment([[b"one"], [b"two"], [b"three"]])
+        segment.change(LOG, segment.starts[1] + field)
+        assert segment.parts([b"two"]) == [(0, segment.size)]
+
+
+def test_what_is_below_the_floor_is_not_read() -> None:
+    """Protects against bytes that retention has freed: a search begins at the first batch that is still there."""
+    segment = FilteredSegment([[b"one"], [b"two", b"x"], [b"three"], [b"two"]])
+    second, third, fourth = segment.starts[1:]
+    assert segment.parts([b"one"], floor=second) == []
+    assert segment.parts([b"two"], floor=second) == [(second, third), (fourth, segment.size)]
+    assert segment.parts([b"two"], floor=second + 5) == [(second + 5, third), (fourth, segment.size)]
+    assert segment.parts([b"one", b"two", b"three"], floor=third) == [(third, segment.size)]
 
 
 def test_a_damaged_filter_says_nothing_or_that_all_is_present() -> None:
-    """Protects against bits that the disk has lost."""
-    for position in range(BLOCKS_AT):
-        segment = FilteredSegment([[b"one"]])
+    """Protects against bits that the disk has lost, anywhere, and against a file that was written in part."""
+    batches = persons(3, 300)
+    batches[0][0] = batches[2][0] = b"one"
+    whole = FilteredSegment(batches)
+    assert whole.encoded is not None
+    expected = whole.parts([b"one"])
+    pages_at = HEAD_BYTES + 3 * SECTION_BYTES + 4
+    for position in range(len(whole.encoded)):
+        segment = FilteredSegment(batches)
         segment.change(PATH, position)
-        assert segment.open() is None, position
-    size = len(FilteredSegment([[b"one"]]).filesystem.read_bytes(PATH))
-    for position in range(BLOCKS_AT, size):
+        parts = segment.parts([b"one"])
+        assert parts is None if position < pages_at else parts in (expected, [(0, segment.size)]), position
+    for size in range(0, len(whole.encoded), 7):
+        segment = FilteredSegment(batches)
+        segment.filesystem.write_bytes(PATH, whole.encoded[:size])
+        assert segment.parts([b"one"]) in (None, expected, [(0, segment.size)])
+
+
+def test_a_filter_of_another_version_does_not_count() -> None:
+    """Protects a person after an upgrade or its return: version 1 had one table of bits for a segment."""
+    for version in (1, 3):
         segment = FilteredSegment([[b"one"]])
-        segment.change(PATH, position)
-        key_filter = segment.open()
-        assert key_filter is not None
-        assert key_filter.possible([b"one"]) == {b"one"}, position
-    segment = FilteredSegment([[b"one"]])
-    segment.filesystem.write_bytes(PATH, segment.filesystem.read_bytes(PATH)[: BLOCKS_AT + 10])
-    key_filter = segment.open()
-    assert key_filter is not None
-    assert key_filter.possible([b"one"]) == {b"one"}
+        assert segment.encoded is not None
+        segment.change(PATH, VERSION_AT + 1, version)
+        assert segment.parts([b"one"]) is None
+        end = HEAD_BYTES + SECTION_BYTES
+        content = segment.filesystem.read_bytes(PATH)
+        sealed = content[:end] + key_filter.crc32c(content[:end]).to_bytes(4, "big") + content[end + 4 :]
+        segment.filesystem.write_bytes(PATH, sealed)
+        assert segment.parts([b"one"]) is None
+        segment.change(PATH, VERSION_AT + 1, 2)
+        segment.filesystem.write_bytes(PATH, segment.encoded)
+        assert segment.parts([b"one"]) == [(0, segment.size)]
 
 
 def test_bits_depend_on_the_secret() -> None:
     """Protects against clients that choose keys which collide, and files that could be compared with each other."""
-    one = FilteredSegment([[b"person"]]).filesystem.read_bytes(PATH)
-    other = FilteredSegment([[b"person"]], secret=bytes(16)).filesystem.read_bytes(PATH)
-    assert one[BLOCKS_AT:] != other[BLOCKS_AT:]
+    one = FilteredSegment([[b"person"]]).encoded
+    other = FilteredSegment([[b"person"]], secret=bytes(16)).encoded
+    assert one is not None
+    assert other is not None
+    assert one[-10:-4] != other[-10:-4]
 
 
-def test_too_many_keys_make_no_filter() -> None:
-    """Protects the disk: a filter that calls nearly everything present is useless."""
-    builder = KeyFilterBuilder(SECRET, 1000)
-    batch = build_batch([(1, b"%d" % number, b"", ()) for number in range(30_000)], base_offset=0)
-    header = read_batch_header(batch)
-    builder.add(header, batch[RECORD_BATCH_OVERHEAD:])
-    assert builder.encode(len(batch), 0, batch[:RECORD_BATCH_OVERHEAD]) is None
+def test_too_many_keys_make_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the memory of a search, also if a section has many records; keys that repeat count once in it."""
+    monkeypatch.setattr(key_filter, "_HASHES_MAX", 500)
+    monkeypatch.setattr(key_filter, "_UNSORTED_MAX", 100)
+    assert FilteredSegment([[b"%d" % row for row in range(501)]]).encoded is None
+    assert FilteredSegment([[b"%d" % row for row in range(500)] * 3]).encoded is not None
+    assert FilteredSegment(persons(3, 200)).encoded is None
+    assert FilteredSegment(persons(2, 250)).encoded is not None
+
+
+def test_a_bucket_with_too_many_entries_has_every_key() -> None:
+    """Protects a key whose bucket is full, which only a forged filter of equal hashes shows."""
+    hashes = bytearray(b"".join(number.to_bytes(4, sys.byteorder) for number in range(256)))
+    section = key_filter.Section(0, bytes(RECORD_BATCH_OVERHEAD), hashes)
+    encoded = key_filter.encode_filter(SECRET, SegmentEnd(1, 0, bytes(RECORD_BATCH_OVERHEAD)), [section] * 2)
+    assert encoded is not None
+    page = encoded[HEAD_BYTES + 2 * SECTION_BYTES + 4 + 4 :]
+    assert page[0] == 255
+    assert len(page) == 64 + 4
 
 
 def test_a_filter_is_removed() -> None:
     """Protects erased keys, which an old filter still attests."""
     segment = FilteredSegment([[b"one"]])
     remove_key_filter(segment.filesystem, FOLDER, 0)
-    assert segment.open() is None
+    assert segment.parts([b"one"]) is None
     remove_key_filter(segment.filesystem, FOLDER, 0)

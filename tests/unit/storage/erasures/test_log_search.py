@@ -10,7 +10,7 @@ from lowtide.protocol import native
 from lowtide.protocol.compression import Compression
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT
-from lowtide.storage.erasures import log_search
+from lowtide.storage.erasures import key_filter, log_search
 from lowtide.storage.erasures.log_search import LogSearch, SearchedLog, SearchFailure, SearchPorts, SearchTerms
 from lowtide.storage.erasures.record_search import KeySelector, OffsetSelector, RecordSelector
 from lowtide.storage.log.truncation import LogTruncation
@@ -257,6 +257,51 @@ def test_filters_spare_segments_and_never_a_record(searched: SearchedWorld) -> N
     assert searched.found(KeySelector(frozenset([b"nobody"])), filters=True) == []
     searched.begin(filters=True)
     assert searched.finish() is SearchFailure.UNREADABLE
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+def test_a_search_reads_only_the_sections_that_may_have_a_key(
+    searched: SearchedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects large segments, of which nearly each has one of a million records, and each record that is in one."""
+    monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", 1)
+    for number in range(40):
+        searched.world.append((b"person-%d" % number, bytes(80)), (b"person-%d" % (number // 2), bytes(80)))
+    searched.world.roll()
+    searched.world.append((b"end", b""))
+    segment = searched.world.log.segments[0]
+    selectors = [KeySelector(frozenset([b"person-%d" % number])) for number in range(40)]
+    expected = [searched.found(selector) for selector in selectors]
+    assert [searched.found(selector, filters=True) for selector in selectors] == expected
+    content = bytearray(searched.world.filesystem.read_bytes(segment.path))
+    place = segment.find(50)
+    assert place is not None
+    content[place.position + 65] ^= 1
+    searched.world.filesystem.write_bytes(segment.path, bytes(content))
+    unread = []
+    for selector, offsets in zip(selectors, expected, strict=True):
+        search = searched.begin(selector, filters=True)
+        result = searched.finish()
+        if result is SearchFailure.UNREADABLE:
+            continue
+        assert isinstance(result, SearchedLog)
+        assert list(result.records.offsets) == offsets
+        assert search.searched_bytes == search.total_bytes
+        unread.append(offsets)
+    assert len(unread) > 20, "the damaged section isn't read for most keys"
+    assert all(offset // 2 != 25 for offsets in unread for offset in offsets)
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+def test_a_filter_of_an_older_version_is_built_again(searched: SearchedWorld) -> None:
+    """Protects upgrades: the old file isn't believed, and doesn't stay."""
+    searched.fill()
+    assert searched.found(filters=True) == [0, 4, 8, 12]
+    path = f"{DIRECTORY}/{4:020d}.keyfilter"
+    built = searched.world.filesystem.read_bytes(path)
+    searched.world.filesystem.write_bytes(path, built[:4] + b"\0\1" + built[6:103])
+    assert searched.found(filters=True) == [0, 4, 8, 12]
+    assert searched.world.filesystem.read_bytes(path)[4:6] == b"\0\2"
 
 
 @pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")

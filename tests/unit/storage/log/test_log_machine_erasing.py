@@ -202,6 +202,7 @@ def test_an_erasure_that_is_swapped_in_though_the_log_was_cut(monkeypatch: pytes
     finds(OftenCut)
 
 
+@pytest.mark.slow
 def test_a_new_segment_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = erasing.SegmentErasure._finish
 

@@ -240,11 +240,13 @@ def test_an_erasure_that_takes_a_live_record(monkeypatch: pytest.MonkeyPatch) ->
     finds(ErasuresLogMachine)
 
 
+@pytest.mark.slow
 def test_an_erasure_that_is_read_around_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erased_reads, "without_erased", lambda _path, _at, batch, _erased: (None, batch))
     finds(ErasuresLogMachine)
 
 
+@pytest.mark.slow
 def test_an_erasure_that_takes_effect_before_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = LogErasures.begin
     monkeypatch.setattr(LogErasures, "begin", lambda self, _durable_end: begin(self, 1 << 40))

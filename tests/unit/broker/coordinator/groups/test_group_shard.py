@@ -90,7 +90,7 @@ def test_answers_rely_on_what_was_taken_back_too() -> None:
 def test_answers_rely_on_the_last_of_several_offsets() -> None:
     world = World()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=1)
-    world.groups.note(OffsetCommits(GROUP, "t", [(0, value), (1, value)], 0), 4)
+    world.groups.note(OffsetCommits(GROUP, "t", {0: value, 1: value}, 0), 4)
     assert list(world.groups.committed.offsets[GROUP]["t"]) == [0, 1]
     assert world.groups.read_barrier(GROUP) == 5
 

@@ -137,6 +137,14 @@ def test_an_offset_may_take_the_place_of_one_that_takes_as_much() -> None:
     assert world.kept().metadata == "y" * 10
 
 
+def test_of_a_partition_that_is_named_twice_the_last_offset_is_kept_and_counted_once() -> None:
+    world = World()
+    world.put(metadata="xy")
+    assert world.commit((0, "abc"), (0, "d"), (1, "")) == [NONE] * 3
+    assert world.kept().metadata == "d"
+    assert (world.admission.offset_count, world.admission.metadata_bytes) == (2, 1)
+
+
 def test_a_limit_that_was_lowered_is_for_offsets_with_metadata() -> None:
     world = World(offsets_metadata_bytes_max=10)
     world.put(metadata="x" * 11)

@@ -120,7 +120,7 @@ def test_records_have_the_offsets_that_they_have_in_the_log(world: World) -> Non
     effects = world.runtime.effects()
     value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=effects.wall_ms)
     effects.keep_group("a", None)
-    offsets = OffsetCommits("g", "t", [(0, value), (1, value), (2, value)], 0)
+    offsets = OffsetCommits("g", "t", {0: value, 1: value, 2: value}, 0)
     effects.keep_offsets(offsets)
     effects.keep_group("b", None)
     effects.keep_group("c", None)
@@ -136,7 +136,7 @@ def test_a_state_has_all_records_of_a_decision_or_none(world: World, takes: int,
     log.config.max_message_bytes = 1_000
     world.replicas.takes, world.replicas.fails = takes, ErrorCode.RECORD_LIST_TOO_LARGE
     value = OffsetCommitValue(offset=1, metadata="m" * 100, commit_timestamp=WALL_MS)
-    offsets = OffsetCommits("g", "t", [(number, value) for number in range(30)], 3_000)
+    offsets = OffsetCommits("g", "t", dict.fromkeys(range(30), value), 3_000)
     effects, outcomes = world.runtime.effects(), list[ErrorCode]()
     effects.keep_offsets(offsets)
     effects.then.append(lambda error, _: outcomes.append(error))

@@ -230,7 +230,7 @@ def test_records_and_what_they_say_are_asked_for_together():
     effects = Effects(0, 1_000)
     effects.keep_offset("g", "t", 1, OFFSET)
     effects.keep_offset("g", "t", 1, None)
-    several = OffsetCommits("g", "t", [(1, OFFSET), (2, OFFSET)], 0)
+    several = OffsetCommits("g", "t", {1: OFFSET, 2: OFFSET}, 0)
     effects.keep_offsets(several)
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=-1, members=[]
