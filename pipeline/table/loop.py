@@ -78,7 +78,7 @@ class TableLoop:
 
     def _catch_up(self, part: LoopPart) -> None:
         """Runs rounds until a job is not behind, and trims. Errors: those of `run`."""
-        failures = 0
+        failures = losses = 0
         while not self._stop.is_set():
             began_ms = self._clock.monotonic_ms()
             try:
@@ -98,13 +98,13 @@ class TableLoop:
                 continue
             if report.outcome == "lost":
                 # Another job writes the same table, or an erasure passed by. Two jobs must not race for each round.
-                failures += 1
+                losses += 1
                 log.warning("%s: %s; the next round begins anew", part.name, report.reason)
-                self._pause(min(failures, FAILURES_MAX))
+                self._pause(min(losses, FAILURES_MAX))
                 continue
             if not report.is_behind:
                 return
-            failures = 0
+            failures = losses = 0
 
     def _pause(self, failures: int) -> None:
         self._stop.wait(min(FIRST_PAUSE_MS << (failures - 1), PAUSE_MAX_MS) / 1000)
