@@ -22,6 +22,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import BucketTransform, VoidTransform
 
 from lowtide.pipeline.table.committing import CommitUnknownError, HeadMovedError
 from lowtide.pipeline.table.files import (
@@ -47,7 +48,7 @@ from lowtide.pipeline.table.rewriting import (
     live_files,
     selected,
 )
-from lowtide.pipeline.table.selecting import ColumnsError, RowSelector, record_columns
+from lowtide.pipeline.table.selecting import KEY, ColumnsError, RowSelector, record_columns
 
 ERASED_ROWS: Final = "lowtide.erased-rows"
 """The summary of a fence has it: how many rows this erasure has removed so far."""
@@ -94,9 +95,19 @@ def check_erasable(table: Table, selector: RowSelector) -> None:
     try:
         record_columns(table.schema(), selector.columns)
         check_writable(table.metadata)
+        _check_partitions(table)
         live_files(table, table.metadata.snapshot_by_name(MAIN))
     except (ColumnsError, TableRewriteError) as error:
         raise _failed(table, error) from error
+
+
+def _check_partitions(table: Table) -> None:
+    """Errors: TableRewriteError if names of files have keys: receipts and metadata have these names."""
+    key = record_columns(table.schema(), (KEY,))[KEY]
+    for spec in table.specs().values():
+        for each in spec.fields:
+            if each.source_id == key and not isinstance(each.transform, (BucketTransform, VoidTransform)):
+                raise TableRewriteError(f"it is partitioned by the key ({each.name}), so names of files have keys")
 
 
 def count_rows(table: Table, selector: RowSelector) -> int:
@@ -273,9 +284,9 @@ class _Erasing:
         Returns the deleted ones, and sentences about those with rows of the person.
         """
         loose = loose_files(self._table)
-        dead = loose.dead(before)
+        dead = set(loose.dead(before))
         alive = {each.snapshot_id for each in ancestry(self._table.metadata)} - before
-        deleted, sentences = delete_files(self._table.io, [each.path for each in dead]), list[str]()
+        deleted, sentences = delete_files(self._table.io, sorted(each.path for each in dead)), list[str]()
         for each in loose.data:
             if each not in dead and base_snapshot_of(each.path) not in alive:
                 deleted += self._search_loose(each, loose.fence_ns, sentences)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -95,12 +96,13 @@ class ReachedFiles:
 
 
 def file_key(path: str) -> str:
-    """Returns what identifies a file: its path without the scheme.
+    """Returns what identifies a file: its path without the scheme, and without links if it is on this machine.
 
     >>> file_key("file:///w/t/a.parquet"), file_key("s3a://bucket/t/a.parquet")
     ('/w/t/a.parquet', 'bucket/t/a.parquet')
     """
-    return str(PyArrowFileIO.parse_location(path)[2])
+    scheme, _, key = PyArrowFileIO.parse_location(path)
+    return str(Path(key).resolve()) if scheme == "file" else str(key)
 
 
 def data_file_name(base_snapshot_id: int | None, round_id: UUID, number: int) -> str:
@@ -150,6 +152,12 @@ def reached_ever(table: Table) -> ReachedFiles:
         found.metadata[file_key(entry.metadata_file)] = entry.metadata_file
         _add(found, table.io, earlier, seen)
     return found
+
+
+def metadata_files(table: Table) -> dict[str, str]:
+    """Returns the current metadata file, and the earlier ones that it names, also those that are gone."""
+    paths = [table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)]
+    return {file_key(each): each for each in paths}
 
 
 def _named(table: Table) -> str:
@@ -209,7 +217,7 @@ def _listed_by_arrow(system: FileSystem, path: str, base: str) -> Iterator[Store
     info: FileInfo
     for info in system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True)):
         if info.type == FileType.File:
-            relative = info.path.removeprefix(path)
+            relative = _relative(info.path, path)
             yield StoredFile(
                 path=base + relative, size=info.size, modified_ns=UNKNOWN_NS if info.mtime_ns is None else info.mtime_ns
             )
@@ -219,8 +227,15 @@ def _listed_by_fsspec(system: Any, base: str) -> Iterator[StoredFile]:
     root = system._strip_protocol(base).rstrip("/") + "/"  # noqa: SLF001 - fsspec has no other name for it
     for path, details in system.find(base, detail=True).items():
         yield StoredFile(
-            path=base + path.removeprefix(root), size=details.get("size") or 0, modified_ns=_modified_ns(details)
+            path=base + _relative(path, root), size=details.get("size") or 0, modified_ns=_modified_ns(details)
         )
+
+
+def _relative(path: str, root: str) -> str:
+    """Returns a path below a folder. Errors: TableFilesError if the storage spells the folder in another way."""
+    if not path.startswith(root):
+        raise TableFilesError(f"the storage lists {path} below {root}, so files can't be compared with the metadata")
+    return path[len(root) :]
 
 
 def _modified_ns(details: dict[str, Any]) -> int:

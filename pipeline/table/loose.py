@@ -21,7 +21,7 @@ from lowtide.pipeline.table.files import (
     entries_of,
     exists,
     file_key,
-    reached_ever,
+    metadata_files,
     reached_now,
     stored_files,
 )
@@ -60,16 +60,14 @@ def loose_files(table: Table) -> LooseFiles:
     Errors: TableFilesError.
     """
     stored = [each for each in stored_files(table.io, table.location()) if each.is_table_file]
-    known = reached_now(table.refresh()).keys() | reached_ever(table).metadata.keys()
+    known = reached_now(table.refresh()).keys() | metadata_files(table).keys()
     loose = [each for each in stored if each.key not in known]
     fences = [each for each in ancestry(table.metadata) if ERASURE in properties_of(each)]
     written = file_key(fences[0].manifest_list) if fences else ""
-    data = [each for each in loose if each.path.endswith(".parquet")]
-    manifests = [each for each in loose if each.path.endswith(".avro")]
     return LooseFiles(
-        data=data,
-        manifests=manifests,
-        others=[each for each in loose if each not in data and each not in manifests],
+        data=[each for each in loose if each.path.endswith(".parquet")],
+        manifests=[each for each in loose if each.path.endswith(".avro")],
+        others=[each for each in loose if not each.path.endswith((".parquet", ".avro"))],
         fence_ns=next((each.modified_ns for each in stored if each.key == written), 0),
     )
 

@@ -339,9 +339,10 @@ def delete_orphans(table: Table, now_ns: int, older_than_ns: int = ORPHAN_AGE_NS
         check_writable(table.refresh().metadata)
         loose = loose_files(table)
         going = loose.dead()
+        dead = set(going)
         # Data come before what names them, so that an interrupted deletion leaves no manifest of missing files behind.
         for each in (*loose.data, *loose.manifests, *loose.others):
-            if each not in going and now_ns - each.modified_ns >= older_than_ns:
+            if each not in dead and now_ns - each.modified_ns >= older_than_ns:
                 going.append(each)
         paths = [each.path for each in going]
         return Deletion(snapshots=(), files=tuple(paths if dry_run else delete_files(table.io, paths)))

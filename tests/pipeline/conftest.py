@@ -32,6 +32,7 @@ NEED_SPARK = (
         "stream_read",
         "table",
         "table_command",
+        "table_erase",
         "table_kills",
         "trim",
         "trim_listener",

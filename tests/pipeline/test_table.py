@@ -191,7 +191,7 @@ def test_new_columns_are_added_and_other_types_are_dead_letters(jobs, send):
     report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 2)
     assert [name for name in jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
-    rows = {(row["_partition"], row["_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
+    rows = {(row["kafka_partition"], row["kafka_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
     assert (rows[0, 1]["a"], rows[0, 1]["b"], rows[0, 1]["c"]) == (2, "x", None)
     assert jobs.offsets(DEAD) == [(0, 2), (1, 0)]
     send(0, {"d": 1})

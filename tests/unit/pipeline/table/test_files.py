@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.update import SetLocationUpdate
 
 from lowtide.pipeline.table.files import (
     UNKNOWN_NS,
@@ -22,10 +23,12 @@ from lowtide.pipeline.table.files import (
     reached_now,
     stored_files,
 )
+from lowtide.pipeline.table.loose import loose_files
 from lowtide.pipeline.table.progress import head_id
 from lowtide.pipeline.table.writing import TableTarget
 
 from .persons import append_round, person_rows, persons_table, root_of, round_files
+from .tables import sqlite_catalog
 
 
 @given(st.one_of(st.none(), st.integers(1, 2**63 - 1)), st.uuids(), st.integers(0, 10**6))
@@ -132,3 +135,17 @@ def test_a_file_that_cannot_be_deleted_is_named_after_all_others_are_gone(catalo
     with pytest.raises(TableFilesError, match=r"folder\.parquet can't be deleted: "):
         delete_files(table.io, [f"file://{folder}", *files])
     assert not [each for each in files if table.io.new_input(each).exists()]
+
+
+def test_a_table_behind_a_link_has_no_loose_files(tmp_path) -> None:
+    """Its metadata name the files by one path, and the location may be another."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with sqlite_catalog(tmp_path / "link") as catalog:
+        table = persons_table(catalog)
+        append_round(table, [0, 1], 0)
+        moved = SetLocationUpdate(location=table.location().replace("/link/", "/real/"))
+        catalog.commit_table(table, (), (moved,))
+        assert "/real/" in table.refresh().location()
+        loose = loose_files(table)
+        assert (loose.data, loose.manifests, loose.others) == ([], [], [])
