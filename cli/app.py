@@ -45,7 +45,7 @@ ENTRIES: Final = {
     "quotas": Entry("Show and change quotas of users, client ids and addresses.", CLUSTER, "quotas"),
     "groups": Entry("List and describe groups, reset their offsets, delete them.", CLUSTER, "groups"),
     "acls": Entry("List, create, remove and explain ACLs.", CLUSTER, "acls"),
-    "records": Entry("Delete, sweep, show and produce records.", CLUSTER, "records"),
+    "records": Entry("Find, erase, delete, sweep, show and produce records.", CLUSTER, "records"),
     "table": Entry("Write topics into Iceberg tables with Spark; show their progress.", CLUSTER, "table"),
     "erasures": Entry("Show the ledger of erasures; issue and verify signed receipts.", CLUSTER, "erasures"),
     "users": Entry("Add, list and remove users that log in by SCRAM.", CLUSTER, "users"),

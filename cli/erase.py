@@ -154,8 +154,10 @@ async def erase(
     options = ErasureOptions(erasure_id=erasure_id, standing=terms, force=force)
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     await asyncio.to_thread(tables.run, erasure_id if not dry_run else None)
-    newest_lines = _newest_lines(chosen, results, refused=refused) if dry_run else []
-    exit_code = _shown(call, chosen, results, tables, newest_lines, dry_run=dry_run)
+    if dry_run:
+        exit_code = _rehearsed(call, chosen, results, tables, refused=refused)
+    else:
+        exit_code = _shown(call, chosen, results, tables)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
@@ -272,37 +274,45 @@ def _ask(call: NetworkCall, chosen: list[TopicPartition], found: Results, also: 
         raise CommandError(f"{plural(len(failed), 'partition')} could not be searched. Nothing was erased.")
     for line in _newest_lines(chosen, found, refused=refused):
         remark(line)
-    count = sum(each.count for each in found.values() if isinstance(each, PartitionErasure))
+    records = plural(_count(found, refused=refused), "record")
     confirm(
-        f"Erase {plural(count, 'record')} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
+        f"Erase {records} of {plural(len(chosen), 'partition')} from the files of all brokers{also}?",
         None if call.output is Output.JSON else (FOUND_COLUMNS, rows),
     )
 
 
-def _shown(
-    call: NetworkCall,
-    chosen: list[TopicPartition],
-    results: Results,
-    tables: ErasedTables,
-    newest_lines: list[str],
-    *,
-    dry_run: bool,
+def _rehearsed(
+    call: NetworkCall, chosen: list[TopicPartition], found: Results, tables: ErasedTables, *, refused: bool
 ) -> ExitCode:
+    """Prints what would be erased. Returns the exit code. Errors: CommandError if a search failed."""
+    call.show(
+        _document(chosen, found, dry_run=True) | tables.document(), FOUND_COLUMNS, _rows(chosen, found, dry_run=True)
+    )
+    tables.shown(call.output)
+    if call.output is Output.TEXT:
+        for line in _newest_lines(chosen, found, refused=refused):
+            print(line)
+        print(f"{plural(_count(found, refused=refused), 'record')} would be erased. Nothing was erased.")
+    failed = sum(isinstance(each, AdminError) for each in found.values())
+    if failed:
+        raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
+    return ExitCode.DONE
+
+
+def _count(found: Results, *, refused: bool) -> int:
+    """Returns how many records would be erased; none of a partition with newest versions if these are refused."""
+    done = [each for each in found.values() if isinstance(each, PartitionErasure)]
+    return sum(each.count for each in done if not (refused and each.newest))
+
+
+def _shown(call: NetworkCall, chosen: list[TopicPartition], results: Results, tables: ErasedTables) -> ExitCode:
     """Prints the results, and on standard error what is missing. Returns the exit code."""
-    columns = FOUND_COLUMNS if dry_run else COLUMNS
-    document = _document(chosen, results, dry_run=dry_run) | tables.document()
-    call.show(document, columns, _rows(chosen, results, dry_run=dry_run))
+    call.show(
+        _document(chosen, results, dry_run=False) | tables.document(), COLUMNS, _rows(chosen, results, dry_run=False)
+    )
     tables_left = tables.shown(call.output)
     failed = sum(isinstance(each, AdminError) for each in results.values())
     done = [each for each in results.values() if isinstance(each, PartitionErasure)]
-    if dry_run:
-        if call.output is Output.TEXT:
-            for line in newest_lines:
-                print(line)
-            print(f"{plural(sum(each.count for each in done), 'record')} would be erased. Nothing was erased.")
-        if failed:
-            raise CommandError(f"{plural(failed, 'partition')} could not be searched.")
-        return ExitCode.DONE
     if done and done[0].standing_until_ms is not None and call.output is Output.TEXT:
         remark(f"It stands until {rfc3339(done[0].standing_until_ms)} (lowtide erasures standing).")
     if done and done[0].nonce and call.output is Output.TEXT:

@@ -127,8 +127,8 @@ def files_with_aircraft(broker: Broker, lake: Lake) -> list[str]:
     for path in [*(each for each in broker.directory.rglob("*") if each.is_file()), *lake.files()]:
         with contextlib.suppress(FileNotFoundError):
             if path.suffix == ".parquet":
-                keys = pq.read_table(path, columns=["_key", "tailnum"])
-                inside = name in keys["_key"].to_pylist() or AIRCRAFT in keys["tailnum"].to_pylist()
+                keys = pq.read_table(path, columns=["kafka_key", "tailnum"])
+                inside = name in keys["kafka_key"].to_pylist() or AIRCRAFT in keys["tailnum"].to_pylist()
             else:
                 inside = False
             if inside or name in path.read_bytes():
@@ -165,7 +165,7 @@ def erase(bootstrap: str, lake: Lake) -> None:
 
 def check_table(lake: Lake, expected: int, who: str) -> None:
     """Errors: `DemoError` unless each flight is in the table once."""
-    ((rows, places),) = lake.ask("SELECT count(*), count(DISTINCT (_partition, _offset)) FROM TABLE")
+    ((rows, places),) = lake.ask("SELECT count(*), count(DISTINCT (kafka_partition, kafka_offset)) FROM TABLE")
     if (rows, places) != (expected, expected):
         raise DemoError(f"{who}: {rows:,} rows at {places:,} places; there must be {expected:,}.")
     carriers = lake.ask("SELECT carrier, count(*) FROM TABLE GROUP BY carrier ORDER BY 2 DESC LIMIT 3")

@@ -51,6 +51,7 @@ from lowtide.pipeline.table.committing import (
 )
 from lowtide.pipeline.table.files import file_key
 from lowtide.pipeline.table.progress import COMMIT, ERASURE, MAIN, ancestry, carried, head_id, properties_of
+from lowtide.pipeline.table.schemas.decoding import PREFIX
 from lowtide.pipeline.table.selecting import RECORD_COLUMNS
 
 T = TypeVar("T")
@@ -138,7 +139,7 @@ class _ReplaceFiles(_SnapshotProducer["_ReplaceFiles"]):  # type: ignore[misc]  
     def _names_no_person(self, spec: PartitionSpec) -> bool:
         """Returns whether the partitions are made of a record's place and time only."""
         schema = self.schema()
-        public = {name for column in RECORD_COLUMNS[:3] for name in (column, f"_{column}")}
+        public = {name for column in RECORD_COLUMNS[:3] for name in (column, PREFIX + column)}
         return all(schema.find_column_name(each.source_id) in public for each in spec.fields)
 
     def _added_manifests(self) -> Iterable[ManifestFile]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from lowtide.admin.finding import RecordQuery
+from lowtide.pipeline.table.schemas.decoding import PREFIX
 from lowtide.protocol.offset_ranges import OffsetRanges
 
 KEY: Final = "key"
@@ -18,7 +19,7 @@ HEADERS: Final = "headers"
 PARTITION: Final = "partition"
 OFFSET: Final = "offset"
 RECORD_COLUMNS: Final = (PARTITION, OFFSET, "timestamp", KEY, HEADERS)
-"""The columns of a record's place and key. Schemas other than `raw` write them with an underscore before the name."""
+"""The columns of a record's place and key. Schemas other than `raw` write them with a prefix."""
 
 
 class ColumnsError(Exception):
@@ -26,9 +27,9 @@ class ColumnsError(Exception):
 
 
 def record_columns(schema: Schema, wanted: tuple[str, ...] = RECORD_COLUMNS) -> dict[str, int]:
-    """Returns the field ids of columns of records by their names without underscore. Errors: ColumnsError."""
+    """Returns the field ids of columns of records by their names without prefix. Errors: ColumnsError."""
     top = {field.name: field.field_id for field in schema.fields}
-    for prefix in ("_", ""):
+    for prefix in (PREFIX, ""):
         if all(prefix + name in top for name in RECORD_COLUMNS):
             return {name: top[prefix + name] for name in wanted}
     raise ColumnsError("it lacks the columns of records (partition, offset, timestamp, key, headers)")
@@ -47,7 +48,7 @@ class RowSelector:
         if query.offsets is not None:
             self._offsets = {each.partition: ranges for each, ranges in query.offsets.items()}
         self.columns: tuple[str, ...] = (KEY,)
-        """The columns that decide, by their names without underscore."""
+        """The columns that decide, by their names without prefix."""
         if self._header is not None:
             self.columns = (HEADERS,)
         if self._offsets is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from lowtide.pipeline.table.job import Runner
@@ -43,7 +44,8 @@ def spark_workers(master: str, settings: Mapping[str, str]) -> Iterator[Workers]
     try:
         yield Workers(spark_runner(context), context.defaultParallelism, context)
     finally:
-        context.stop()
+        with contextlib.suppress(Exception):  # Its JVM may have ended before it.
+            context.stop()
 
 
 def spark_runner(context: Any) -> Runner:
@@ -56,11 +58,17 @@ def spark_runner(context: Any) -> Runner:
             return []
         try:
             results: list[TaskOutput] = context.parallelize(tasks, len(tasks)).mapPartitions(run_tasks).collect()
-        except ConnectionError as error:
-            raise SparkFailedError(f"Spark has ended: {error}") from error
+        except Exception as error:
+            if isinstance(error, ConnectionError) or type(error).__name__ in _OF_AN_ENDED_SPARK:
+                raise SparkFailedError(f"Spark has ended: {error}") from error
+            raise
         return results
 
     return run_all
+
+
+_OF_AN_ENDED_SPARK: Final = ("Py4JError", "Py4JNetworkError")
+"""The errors of PySpark's connection to Java. A failed task is a Py4JJavaError."""
 
 
 def _reason(error: Exception) -> str:

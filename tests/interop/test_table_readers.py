@@ -70,7 +70,7 @@ def test_all_readers_find_the_same_rows(tmp_path: Path, schema: str) -> None:
     """After two rounds, new columns, an erasure and a compaction."""
     from pyiceberg.catalog import load_catalog
 
-    address, prefix = f"sqlite:///{tmp_path}/catalog.db", "" if schema == "raw" else "_"
+    address, prefix = f"sqlite:///{tmp_path}/catalog.db", "" if schema == "raw" else "kafka_"
     table = ("--catalog", address, "--table", "db.people")
     with LowtideProcess(tmp_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP
 from lowtide.pipeline.options import OptionError
+from lowtide.pipeline.table import job as job_module
 from lowtide.pipeline.table import writing
 from lowtide.pipeline.table.committing import TableChange, commit_change
 from lowtide.pipeline.table.options import catalog_settings
@@ -190,7 +191,7 @@ def test_new_columns_are_added_and_other_types_are_dead_letters(jobs, send):
     report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 2)
     assert [name for name in jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
-    rows = {(row["_partition"], row["_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
+    rows = {(row["kafka_partition"], row["kafka_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
     assert (rows[0, 1]["a"], rows[0, 1]["b"], rows[0, 1]["c"]) == (2, "x", None)
     assert jobs.offsets(DEAD) == [(0, 2), (1, 0)]
     send(0, {"d": 1})
@@ -224,7 +225,36 @@ def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_
     assert jobs.offsets(prefix="_")[-1] == (1, 2)
 
 
+def test_an_erasure_in_the_dead_letters_makes_a_round_read_again(jobs, send):
+    send(0, {"a": 1}, b"bad")
+    jobs.job("json").round()
+    send(0, {"a": 2}, b"bad")
+
+    def fence() -> None:
+        dead = jobs.table(DEAD)
+        commit_change(dead, TableChange(properties={**carried(dead.metadata), ERASURE: "e"}))
+
+    job = jobs.job("json", meanwhile=fence)
+    assert job.round().outcome == "lost"
+    assert jobs.data_files() == jobs.known_files()
+    job.round()
+    assert (jobs.offsets(prefix="_"), jobs.offsets(DEAD)) == ([(0, 0), (0, 2)], [(0, 1), (0, 3)])
+
+
 # ---------------------------------------------------------------------- what can't be continued
+def test_a_topic_that_ends_below_the_table_is_refused_once_that_is_certain(jobs, fill, topic, monkeypatch):
+    fill(topic, {0: 5})
+    jobs.job().round()
+    table, id_of = jobs.table(), properties_of(jobs.table().current_snapshot())
+    commit_change(table, TableChange(properties={**id_of, OFFSETS: json.dumps({topic: {"0": 9, "1": 0}})}))
+    monkeypatch.setattr(job_module, "SETTLE_MS", 300)
+    with pytest.raises(ProgressError, match=f"{topic}-0 ends at offset 5, but the table has it up to offset 9"):
+        jobs.job(on_data_loss="skip").round()
+    monkeypatch.setattr(job_module, "SETTLE_MS", 60_000)
+    monkeypatch.setattr(job_module.time, "sleep", lambda _: fill(topic, {0: 5}))
+    assert jobs.job().round().rows == 1, "the end was behind for a moment only"
+
+
 def test_a_topic_that_was_created_again_is_refused(lowtide, jobs, fill, topic):
     from confluent_kafka.admin import AdminClient
 

@@ -23,6 +23,7 @@ from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.compaction import erasing
 from lowtide.storage.directory import directory_erasures
+from lowtide.storage.erasures.key_filter import KeyFilter
 from lowtide.storage.erasures.log_search import SearchedLog
 from lowtide.storage.erasures.record_search import FoundRecords
 from lowtide.storage.log.log_erasures import LogErasures
@@ -195,6 +196,10 @@ def versions_that_only_a_follower_has_are_forgotten(patch: Patch) -> None:
     patch.setattr(replica_searches, "ends_of", lambda _named: {})
 
 
+def a_filter_has_none_of_the_keys(patch: Patch) -> None:
+    patch.setattr(KeyFilter, "possible", lambda *_: [])
+
+
 PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, int]]] = [
     (a_broker_confirms_before_its_files_are_clean, "E3:", ANY, 0),
     (a_broker_confirms_before_the_erasure_is_here, "E[13]:", ANY, 0),
@@ -211,6 +216,7 @@ PLANTS: Final[list[tuple[Callable[[Patch], None], str, tuple[str, ...] | None, i
     (a_replica_that_is_out_of_sync_serves_readers, "E1:", BEHIND, 40),
     (a_new_leader_takes_its_log_for_searched, "E9:", ANY, 0),
     (a_standing_search_ends_at_the_high_watermark_and_counts_to_the_end, "E9:", ANY, 80),
+    (a_filter_has_none_of_the_keys, "E[13]:", ANY, 0),
 ]
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
 

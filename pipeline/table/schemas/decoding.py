@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 RECORD_NAMES: Final = ("partition", "offset", "timestamp", "key", "headers")
 """What each table has of a record. In tables of decoded values these names begin with `PREFIX`."""
 
-PREFIX: Final = "_"
+PREFIX: Final = "kafka_"
+"""`_partition` is a metadata column of Iceberg: Spark refuses to read a table with a column of that name."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _RECORD_TYPES: Final = (

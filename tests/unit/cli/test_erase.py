@@ -179,6 +179,8 @@ def test_a_dry_run_says_what_is_the_newest_version_of_a_key(words: tuple[str, ..
     assert code == ExitCode.DONE
     assert told in output
     assert ("nothing is erased there" in output) == ("Without" in told)
+    would = {"--force": 2, "0:5-9": 0, "who=one": 4}[words[-1]]
+    assert output.splitlines()[-1] == f"{would} records would be erased. Nothing was erased."
     code, output, _ = run(client, "orders", *words, "--dry-run", "--output", "json")
     assert json.loads(output)["partitions"][0]["newest_versions"] == [[5, 5], [7, 9]]
 
