@@ -155,9 +155,8 @@ async def erase(
     results = await _erased(call, query, chosen, view, dry_run=dry_run, options=options)
     await asyncio.to_thread(tables.run, erasure_id if not dry_run else None)
     if dry_run:
-        exit_code = _rehearsed(call, chosen, results, tables, refused=refused)
-    else:
-        exit_code = _shown(call, chosen, results, tables)
+        return _rehearsed(call, chosen, results, tables, refused=refused)
+    exit_code = _shown(call, chosen, results, tables)
     if tombstone:
         written = await asyncio.to_thread(_write_tombstones, call.client.settings, query.keys, chosen, view)
         remark(f"{plural(written, 'tombstone')} written.")
