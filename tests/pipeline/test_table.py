@@ -20,6 +20,7 @@ from lowtide.pipeline.table.options import catalog_settings
 from lowtide.pipeline.table.progress import ERASURE, OFFSETS, ProgressError, carried, properties_of
 from lowtide.pipeline.table.round_table import RoundTable
 from lowtide.pipeline.table.sampling import with_schema
+from lowtide.pipeline.table.schemas.decoding import PREFIX
 from lowtide.pipeline.table.session import spark_runner
 from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings
 from lowtide.pipeline.tasks import DataLossError
@@ -190,7 +191,7 @@ def test_new_columns_are_added_and_other_types_are_dead_letters(jobs, send):
     send(1, {"a": "text"}, {"c": 5})
     report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 2)
-    assert [name for name in jobs.table().schema().column_names if not name.startswith("_")] == ["a", "b", "c"]
+    assert [name for name in jobs.table().schema().column_names if not name.startswith(PREFIX)] == ["a", "b", "c"]
     rows = {(row["kafka_partition"], row["kafka_offset"]): row for row in jobs.table().scan().to_arrow().to_pylist()}
     assert (rows[0, 1]["a"], rows[0, 1]["b"], rows[0, 1]["c"]) == (2, "x", None)
     assert jobs.offsets(DEAD) == [(0, 2), (1, 0)]
@@ -217,12 +218,12 @@ def test_killed_between_the_dead_letters_and_the_table_each_record_is_in_one_of_
     send(0, b"bad", {"a": 3})
     report = jobs.job("json").round()
     assert (report.rows, report.dead) == (3, 1)
-    assert jobs.offsets(prefix="_") == [(0, 0), (0, 2), (0, 4)]
+    assert jobs.offsets(prefix=PREFIX) == [(0, 0), (0, 2), (0, 4)]
     assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0)]
     send(1, b"bad", {"a": 4})
     jobs.job("json").round()
     assert jobs.offsets(DEAD) == [(0, 1), (0, 3), (1, 0), (1, 1)]
-    assert jobs.offsets(prefix="_")[-1] == (1, 2)
+    assert jobs.offsets(prefix=PREFIX)[-1] == (1, 2)
 
 
 def test_an_erasure_in_the_dead_letters_makes_a_round_read_again(jobs, send):
@@ -238,7 +239,7 @@ def test_an_erasure_in_the_dead_letters_makes_a_round_read_again(jobs, send):
     assert job.round().outcome == "lost"
     assert jobs.data_files() == jobs.known_files()
     job.round()
-    assert (jobs.offsets(prefix="_"), jobs.offsets(DEAD)) == ([(0, 0), (0, 2)], [(0, 1), (0, 3)])
+    assert (jobs.offsets(prefix=PREFIX), jobs.offsets(DEAD)) == ([(0, 0), (0, 2)], [(0, 1), (0, 3)])
 
 
 # ---------------------------------------------------------------------- what can't be continued

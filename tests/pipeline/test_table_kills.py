@@ -23,6 +23,7 @@ from confluent_kafka import Producer
 
 from lowtide.pipeline.table.committing import HeadMovedError, TableChange, commit_change
 from lowtide.pipeline.table.progress import carried, progress_of
+from lowtide.pipeline.table.schemas.decoding import PREFIX
 
 from .broker_process import BrokerProcess
 from .conftest import make_topic
@@ -129,7 +130,7 @@ class Run:
     def places(self) -> tuple[pa.Array, pa.Array]:
         """Returns partitions and offsets of all rows and dead letters."""
         parts = []
-        for name, prefix in ((TABLE, "_"), (DEAD, "")):
+        for name, prefix in ((TABLE, PREFIX), (DEAD, "")):
             if self.jobs.catalog.table_exists(name):
                 names = (f"{prefix}partition", f"{prefix}offset")
                 rows = self.jobs.table(name).scan(selected_fields=names).to_arrow().select(names)
