@@ -78,6 +78,9 @@ NO_OPTIONS: Final = ErasureOptions()
 _PATTERN_HELP: Final = "exact records: 0:17,90410-90411 are three of partition 0; may be repeated"
 
 
+Force = Annotated[
+    bool, typer.Option("--force", help="in a compacted topic, --offsets may name the newest version of a key")
+]
 Tombstone = Annotated[
     bool,
     typer.Option(
@@ -98,10 +101,7 @@ async def erase(
     *,
     selector: SelectorOptions,
     offsets: Annotated[list[str] | None, typer.Option("--offsets", metavar="P:O,O-O,…", help=_PATTERN_HELP)] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="in a compacted topic, --offsets may name the newest version of a key"),
-    ] = False,
+    force: Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="find the records, and erase nothing")] = False,
     erasure_id: Annotated[
         UUID | None,
