@@ -279,13 +279,17 @@ def _trimming(trim: TableTrimOptions) -> TableTrimOptions | None:
 def _part(catalog: Any, options: TableOptions, job: TableJob, trim: TableTrimOptions | None) -> LoopPart:
     """Returns the job of one topic, with what trims behind it."""
     from lowtide.pipeline.table.loop import LoopPart  # noqa: PLC0415 - an extra
-    from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings  # noqa: PLC0415
+    from lowtide.pipeline.table.trimming import TableTrimmer, TableTrimSettings, groups_of_topic  # noqa: PLC0415
 
     trimmer = None
     if trim is not None:
+        with BlockingAdminClient(options.client) as admin:
+            groups = {*(trim.trim_group or ()), *groups_of_topic(admin, options.topic)}
+        if groups:
+            remark(f"{options.topic}: trimming waits for {', '.join(map(printable, sorted(groups)))}.")
         settings = TableTrimSettings(
             after_ms=duration_ms_of(trim.trim_after),
-            groups=tuple(trim.trim_group or ()),
+            groups=tuple(sorted(groups)),
             is_dry_run=trim.trim_dry_run,
         )
         trimmer = TableTrimmer(settings, lambda: BlockingAdminClient(options.client), SystemClock(), remark)

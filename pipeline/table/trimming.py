@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from lowtide.admin.configs import ConfigResource
+from lowtide.admin.errors import AdminError
 from lowtide.pipeline.ranges import Positions, QueryProgress
 from lowtide.pipeline.table.progress import TableProgress, history_of, progress_of
 from lowtide.pipeline.trim import Trimmer
 from lowtide.pipeline.trim_options import TrimOptions
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import ZERO_TOPIC_ID
 from lowtide.runtime.clock import Clock
 
@@ -28,6 +31,9 @@ log = logging.getLogger(__name__)
 
 AFTER_MS: Final = 3_600_000
 """How long records stay in the topic after the table has them, unless the user says otherwise."""
+
+GROUPS_KEY: Final = "lowtide.retention.commitoffset.groups"
+"""The topic's configuration that names the groups whose commits delete, and without which nothing is consumed."""
 
 ROUNDS_MAX: Final = 1000
 """How many rounds the trimmer remembers. Beyond that it forgets every second one, and trims later."""
@@ -107,3 +113,22 @@ def due_positions(rounds: Iterable[TableProgress], now: TableProgress, until_ms:
         for place, offset in due.items()
         if min(offset, now.positions.get(place, 0)) > 0
     }
+
+
+def groups_of_topic(admin: BlockingAdminClient, topic: str) -> tuple[str, ...]:
+    """Returns the groups whose consumption the topic's retention waits for, because its configuration names them.
+
+    A pattern means the groups that exist now. Brokers other than Lowtide's have no such configuration.
+    Errors: AdminError, also if the user may not see the configuration: then nothing must be trimmed.
+    """
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource], keys=[GROUPS_KEY])[resource]
+    if isinstance(found, AdminError):
+        raise found
+    entry = found.get(GROUPS_KEY)
+    names = [name.strip() for name in ((entry.value if entry else None) or "").split(",") if name.strip()]
+    prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+    chosen = {name for name in names if not name.endswith("*")}
+    if prefixes:
+        chosen |= {name for name in admin.list_groups().groups if name.startswith(prefixes)}
+    return tuple(sorted(chosen))

@@ -10,6 +10,15 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from lowtide.admin.blocking import BlockingAdminClient
+from lowtide.admin.configs import ConfigChange, ConfigResource
+from lowtide.admin.errors import AdminError
+from lowtide.pipeline.table.trimming import GROUPS_KEY, groups_of_topic
+from lowtide.protocol.config_values import ConfigResourceType
+from lowtide.protocol.types import TopicPartition
+
 from .local_spark import python_environment
 from .table_jobs import TABLE, LocalJobs
 
@@ -86,3 +95,17 @@ def test_an_unknown_topic_is_said_at_once(lowtide: SimpleNamespace, tmp_path: Pa
     command = Command(tmp_path, "table", "run", "no-such-topic", *where, "--once")
     code, _ = command.end()
     assert (code, command.errors[-1]) == (2, "lowtide table run: topic no-such-topic does not exist.\n")
+
+
+def test_trimming_waits_for_the_groups_that_the_topic_names(lowtide: SimpleNamespace, topic: str, fill):
+    """Their retention by consumption would be worth nothing if a table's trim passed them."""
+    fill(topic, {0: 3})
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    with BlockingAdminClient(lowtide.bootstrap) as admin:
+        assert groups_of_topic(admin, topic) == ()
+        change = ConfigChange(GROUPS_KEY, "audit,report-*")
+        assert admin.alter_configs({resource: [change]}) == {resource: None}
+        admin.alter_group_offsets(f"report-{topic}", {TopicPartition(topic, 0): 1})
+        assert {"audit", f"report-{topic}"} <= set(groups_of_topic(admin, topic))
+        with pytest.raises(AdminError):
+            groups_of_topic(admin, "no-such-topic")

@@ -15,13 +15,13 @@ import msgspec
 
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import PartitionData
-from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_ID
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, ZERO_TOPIC_ID, TopicId
 from lowtide.replication.leadership import FetchTimes
 from lowtide.replication.partition import PartitionChange
 
 if TYPE_CHECKING:
     from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
+    from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset
     from lowtide.replication.leadership import FollowerState
     from lowtide.replication.partition import Partition
     from lowtide.replication.topic_traffic import Traffic
