@@ -195,8 +195,27 @@ def parse_together(texts: pa.Array, kind: pa.DataType) -> pa.StructArray | None:
         return None
     if found.num_rows != len(texts):
         return None
-    one = found["v"].combine_chunks()
-    return one.chunk(0) if isinstance(one, pa.ChunkedArray) else one
+    (parsed,) = found["v"].chunks
+    return _with_nulls(parsed)
+
+
+def _with_nulls(array: pa.Array) -> pa.Array:
+    """Returns the array with as many nulls as its lists name.
+
+    PyArrow's JSON reader counts only one null of each list of nulls, which makes an invalid array.
+    """
+    kind = array.type
+    if pa.types.is_list(kind):
+        count = array.offsets[-1].as_py()
+        child = pa.nulls(count) if pa.types.is_null(kind.value_type) else _with_nulls(array.values)
+        return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[child])
+    if pa.types.is_struct(kind):
+        children = [
+            pa.nulls(len(array)) if pa.types.is_null(field.type) else _with_nulls(array.field(number))
+            for number, field in enumerate(kind)
+        ]
+        return pa.Array.from_buffers(kind, len(array), array.buffers()[:1], children=children)
+    return array
 
 
 _BEFORE: Final = pa.scalar(b'{"v":')

@@ -15,7 +15,7 @@ from lowtide.pipeline.table.committing import HeadMovedError
 from lowtide.pipeline.table.maintenance import compact, expire
 from lowtide.pipeline.table.progress import OFFSETS, head_id, properties_of
 from lowtide.pipeline.table.rewriting import TableRewriteError, check_writable
-from lowtide.pipeline.table.schemas.decoding import DECODED_SCHEMA, arrow_schema_of
+from lowtide.pipeline.table.schemas.decoding import DECODED_SCHEMA, PREFIX, arrow_schema_of
 
 from .crashes import Crash, Steps, before_commit, crashing
 from .persons import (
@@ -83,14 +83,14 @@ def test_columns_that_were_added_renamed_or_dropped_keep_their_values(catalog) -
     table.append(decoded_rows(table, 2, [1, 2], b=[None, 13], c=[["p", None], []]))
     for work in (lambda: erase(table, 1), lambda: compact(table, 1 << 20)):
         work()
-        rows = table.refresh().scan().to_arrow().sort_by("_offset").to_pylist()
-        found = [(row["_offset"], row["b"], row["c"]) for row in rows]
+        rows = table.refresh().scan().to_arrow().sort_by(f"{PREFIX}offset").to_pylist()
+        found = [(row[f"{PREFIX}offset"], row["b"], row["c"]) for row in rows]
         assert found == [(0, 10, None), (3, 13, [])]
 
 
 def decoded_rows(table, first: int, persons: list[int], **columns: list) -> pa.Table:
     records = person_rows(persons, first).drop_columns("value")
-    records = records.rename_columns([f"_{name}" for name in records.column_names])
+    records = records.rename_columns([f"{PREFIX}{name}" for name in records.column_names])
     schema = arrow_schema_of(table.schema())
     values = {name: pa.array(column, schema.field(name).type) for name, column in columns.items()}
     return pa.table(
