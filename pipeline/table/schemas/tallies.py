@@ -75,15 +75,33 @@ class Tally(msgspec.Struct):
 
     def winner(self) -> pa.DataType | None:
         """Returns the type that most values have, with nested types resolved; None if nothing has a type."""
-        best = max(self._candidates(), key=lambda one: (one[0], -_ORDER[one[1]]), default=None)
-        return best[2] if best is not None else None
+        return self.resolved()[1]
 
-    def votes(self) -> int:
-        """Returns how many values the field has."""
-        return sum(self.counts.values())
+    def typed_fields(self) -> list[pa.Field]:
+        """Returns the fields that have a type, in the order in which a table takes them.
+
+        Names with a dot come last: they may look like the path of another column, and that one is to be found.
+        """
+        return [pa.field(name, kind) for name, _, kind in self._resolved_fields()]
+
+    def resolved(self) -> tuple[int, pa.DataType | None]:
+        """Returns the votes of all values, and the type with the most. Visits each nested tally once."""
+        found = list(self._candidates())
+        best = max(found, key=lambda one: (one[0], -_ORDER[one[1]]), default=None)
+        return sum(votes for votes, _, _ in found), best[2] if best is not None else None
+
+    def _resolved_fields(self) -> list[tuple[str, int, pa.DataType]]:
+        """Returns name, votes and type of the fields that have a type, in order."""
+        found = [(name, *one.resolved()) for name, one in self.fields.items()]
+        typed = [(name, votes, kind) for name, votes, kind in found if kind is not None]
+        return sorted(typed, key=lambda one: ("." in one[0], -one[1], one[0]))
 
     def _candidates(self) -> Iterator[tuple[int, str, pa.DataType]]:
-        """Yields votes, kind and type. An object without typed fields or an array without typed elements has none."""
+        """Yields votes, kind and type.
+
+        An array has a vote for each element with a type, an object those of its most frequent field. Empty ones have
+        none: a task that saw only these adds no column, and nobody hears of them.
+        """
         numbers = self.counts.get(LONG, 0) + self.counts.get(DOUBLE, 0)
         if numbers:
             kind = DOUBLE if DOUBLE in self.counts else LONG
@@ -91,19 +109,13 @@ class Tally(msgspec.Struct):
         for kind, count in self.counts.items():
             if kind in (STRING, BOOLEAN):
                 yield count, kind, _SCALARS[kind]
-            elif kind == STRUCT and (inner := self.typed_fields()):
-                yield count, kind, pa.struct(inner)
-            elif kind == LIST and self.element is not None and (one := self.element.winner()) is not None:
-                yield count, kind, list_of(one)
-
-    def typed_fields(self) -> list[pa.Field]:
-        """Returns the fields that have a type, in the order in which a table takes them.
-
-        Names with a dot come last: they may look like the path of another column, and that one is to be found.
-        """
-        order = sorted(self.fields.items(), key=lambda item: ("." in item[0], -item[1].votes(), item[0]))
-        typed = [(name, one.winner()) for name, one in order]
-        return [pa.field(name, kind) for name, kind in typed if kind is not None]
+            elif kind == STRUCT and (inner := self._resolved_fields()):
+                fields = pa.struct([pa.field(name, one) for name, _, one in inner])
+                yield max(votes for _, votes, _ in inner), kind, fields
+            elif kind == LIST and self.element is not None:
+                votes, element = self.element.resolved()
+                if element is not None:
+                    yield votes, kind, list_of(element)
 
 
 class Sightings:
