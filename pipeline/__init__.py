@@ -9,9 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LowtideDataSource", "TrimListener", "register"]
+__all__ = ["LowtideDataSource", "TrimListener", "register", "union_of"]
 
-_MODULES = {"LowtideDataSource": "data_source", "TrimListener": "trim_listener"}
+_MODULES = {"LowtideDataSource": "data_source", "TrimListener": "trim_listener", "union_of": "table.union"}
 
 _NEEDED = "lowtide.pipeline needs PySpark 4.2 or newer and PyArrow: install Lowtide with its extra `pipeline`"
 

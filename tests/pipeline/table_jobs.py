@@ -27,6 +27,7 @@ class LocalJobs:
     def __init__(self, client: str | dict[str, object], topic: str, folder: Path) -> None:
         """`client` is an address, or the settings of a client."""
         self.topic, self.folder = topic, folder
+        self.bootstrap = client if isinstance(client, str) else str(client["bootstrap.servers"])
         self.catalog = load_catalog(
             "default", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
         )
