@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lowtide.pipeline.table.schemas.decoding import SchemaSettings
 
 PASSES_MAX: Final = 20
-"""How often a batch is decoded again for columns that the table lacks. Each pass but the first is one level deeper."""
+"""How often a batch is decoded again because it has columns that the table lacks."""
 
 BatchMap = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -124,6 +124,10 @@ def _record_reader(settings: SchemaSettings, table: Table) -> BatchMap:
                 missing = union_of_columns(schema, [missing, decoded.new_columns])
                 decoder = decoder_of(settings, _with_columns(metadata, missing))
                 decoded = decoder.decode(records)
+            else:
+                raise ValueError(
+                    f"records still have new columns after {PASSES_MAX} passes: {decoded.new_columns.names}"
+                )
             if decoded.rows is not None:
                 names = [name for name in decoded.rows.column_names if name in wanted.names]
                 yield from conformed(decoded.rows.select(names), wanted).to_batches()
