@@ -34,7 +34,7 @@ from lowtide.pipeline.table.files import (
     reached_ever,
     reached_now,
 )
-from lowtide.pipeline.table.loose import delete_dead_manifests, loose_files
+from lowtide.pipeline.table.loose import ORPHAN_AGE_NS, delete_dead_manifests, loose_files
 from lowtide.pipeline.table.progress import ERASURE, MAIN, ancestry, head_id, properties_of
 from lowtide.pipeline.table.replacing import Replacement, commit_expiry, commit_replacement, may_commit
 from lowtide.pipeline.table.rewriting import (
@@ -55,9 +55,6 @@ ERASED_ROWS: Final = "lowtide.erased-rows"
 
 ATTEMPTS: Final = 100
 """How often the fence is tried. Each time only what other writers have committed meanwhile is searched."""
-
-ORPHAN_AGE_NS: Final = 3 * 86_400 * 10**9
-"""A file of another writer that no metadata reach is taken for abandoned at this age, as by Iceberg's own tools."""
 
 
 class TableEraseError(Exception):

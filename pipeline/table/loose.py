@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import read_manifest_list
@@ -26,6 +27,9 @@ from lowtide.pipeline.table.files import (
     stored_files,
 )
 from lowtide.pipeline.table.progress import ERASURE, ancestry, properties_of
+
+ORPHAN_AGE_NS: Final = 3 * 86_400 * 10**9
+"""A file of another writer that no metadata reach is taken for abandoned at this age, as by Iceberg's own tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Operation
 
 from lowtide.pipeline.table.committing import CommitUnknownError, HeadMovedError
 from lowtide.pipeline.table.files import TableFilesError, delete_files, reached_ever, reached_now
-from lowtide.pipeline.table.loose import loose_files
+from lowtide.pipeline.table.loose import ORPHAN_AGE_NS, loose_files
 from lowtide.pipeline.table.progress import MAIN, OFFSETS, ancestry, head_id, properties_of
 from lowtide.pipeline.table.replacing import Replacement, commit_expiry, commit_replacement, may_commit
 from lowtide.pipeline.table.rewriting import (
@@ -51,8 +51,6 @@ PASSES: Final = 8
 """How often a compaction looks for small files again: merged files may be small too."""
 BIN_ATTEMPTS: Final = 20
 """How often merged files are committed on a newer head, if another writer commits first."""
-ORPHAN_AGE_NS: Final = 3 * 86_400 * 10**9
-"""The age at which a file that nothing names is taken for abandoned, as by Iceberg's own tools."""
 
 
 class TableMaintenanceError(Exception):
