@@ -137,7 +137,7 @@ async def show(
 
 
 def _check_exclusive(options: Mapping[str, object]) -> None:
-    """Checks that the first option is not given together with another one. Errors: CommandError."""
+    """Raises CommandError if the first option and another one are both given."""
     (first, value), *others = options.items()
     for name, other in others:
         if value is not None and other is not None:

@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from flights_read import DemoError
+from flights_read import DemoError, run_in_folder
 
 from lowtide.protocol.records import iterate_batches, iterate_records
 
@@ -226,15 +225,5 @@ def run(directory: Path) -> None:
         brokers.stop()
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="lowtide-demo-", ignore_cleanup_errors=True) as directory:
-        try:
-            run(Path(directory))
-        except DemoError as error:
-            sys.stderr.write(f"{error}\n")
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_in_folder(run))

@@ -7,9 +7,11 @@ import hashlib
 import importlib.util
 import io
 import json
+import sys
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,17 @@ TEXT_FIELDS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 class DemoError(Exception):
     """A check failed; the text is a message for the user."""
+
+
+def run_in_folder(run: Callable[[Path], None]) -> int:
+    """Runs a demo in a temporary folder. Returns the exit code: 1 with the message of a DemoError, else 0."""
+    with tempfile.TemporaryDirectory(prefix="lowtide-demo-", ignore_cleanup_errors=True) as directory:
+        try:
+            run(Path(directory))
+        except DemoError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from flights import Broker
-from flights_read import DemoError, Flight, read_flights
+from flights_read import DemoError, Flight, read_flights, run_in_folder
 from pyiceberg.catalog import load_catalog
 
 TOPIC, TABLE, PARTITIONS = "flights", "air.flights", 3
@@ -210,15 +209,5 @@ def run(directory: Path) -> None:
         broker.stop()
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="lowtide-demo-", ignore_cleanup_errors=True) as directory:
-        try:
-            run(Path(directory))
-        except DemoError as error:
-            sys.stderr.write(f"{error}\n")
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_in_folder(run))

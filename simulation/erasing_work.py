@@ -40,7 +40,7 @@ _ALL_SHARE: Final = 0.7
 """The share of requests up to the log start offset; others have a lower offset."""
 
 Life = tuple[BrokerId, int]
-"""A broker, and which of its lives."""
+"""A broker and the number of its life. A restart begins a new life."""
 
 _DECOMPRESSED_BYTES_MAX: Final = 1 << 24
 

@@ -29,7 +29,7 @@ from lowtide.pipeline.table.files import (
 from lowtide.pipeline.table.progress import ERASURE, ancestry, properties_of
 
 ORPHAN_AGE_NS: Final = 3 * 86_400 * 10**9
-"""A file of another writer that no metadata reach is taken for abandoned at this age, as by Iceberg's own tools."""
+"""The age at which a file that no metadata name counts as abandoned. Iceberg's own tools use the same age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

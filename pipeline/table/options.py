@@ -117,7 +117,7 @@ def load_catalog(settings: CatalogSettings) -> Catalog:
 
 
 def _shown(settings: CatalogSettings) -> str:
-    """Returns the URI without a password, or the name."""
+    """Returns the catalog's URI without its password; its name if it has no URI."""
     uri = dict(settings.properties).get("uri", settings.name)
     return re.sub(r"(?<=//)[^/@]*@", "", uri)
 

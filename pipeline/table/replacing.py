@@ -197,7 +197,7 @@ def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
 
 
 def commit_replacement(table: Table, change: Replacement) -> Snapshot:
-    """Commits a snapshot after the head that `table` was loaded with. Returns it, and `table` has it then.
+    """Commits a snapshot on the head that `table` was loaded with. Returns it, and refreshes `table` to it.
 
     Errors: HeadMovedError, after which nothing was committed; CommitUnknownError.
     """

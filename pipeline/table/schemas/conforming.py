@@ -114,7 +114,7 @@ def _with_children(array: pa.Array, column: pa.DataType, inner: pa.Array) -> pa.
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Returns Iceberg's name of a type."""
+    """Returns the name that Iceberg has for a type."""
     names = {
         pa.bool_(): "boolean",
         pa.int32(): "int",

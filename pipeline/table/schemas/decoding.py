@@ -71,7 +71,7 @@ class Decoded:
     """What the table lacks. A struct column that lacks fields is here with these fields. All fields are nullable."""
 
     dead: pa.Table | None = None
-    """Records that can't be decoded, as in `DEAD_SCHEMA`. None without any."""
+    """The records that can't be decoded, with the columns of `DEAD_SCHEMA`; None if there are none."""
 
 
 class Decoder(Protocol):

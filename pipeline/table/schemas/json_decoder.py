@@ -98,7 +98,7 @@ class JsonDecoder:
         return parsed
 
     def _reason(self, batch: _Batch, place: int) -> str | None:
-        """Returns why a record is dead, or None."""
+        """Returns why a record becomes a dead letter; None if it becomes a row."""
         try:
             self._reader.read(batch.texts[place].as_py())
         except NotAccepted as error:
@@ -159,7 +159,7 @@ class _Batch:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Returns the JSON texts of values: without the head of a schema's id, and an empty object for a null."""
+    """Returns the JSON text of each value: without the bytes that name a registry's schema, and `{}` for a null."""
     if values.null_count:
         values = pc.fill_null(values, b"{}")
     framed = pc.and_(pc.starts_with(values, b"\0"), pc.greater_equal(pc.binary_length(values), _HEADER_BYTES))

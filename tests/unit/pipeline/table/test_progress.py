@@ -1,4 +1,4 @@
-"""What the snapshots of a table say about its progress."""
+"""A table's progress is found in its snapshots."""
 
 from __future__ import annotations
 
