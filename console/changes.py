@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, groups
+from lowtide.console import arguments, delete_job, erasing, groups
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
 from lowtide.console.groups import RehearsedForget, RehearsedReset
+from lowtide.console.person_erasure import RehearsedErasure
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
 
@@ -52,6 +53,10 @@ async def _forget(session: ConsoleSession, given: Parameters, _: ConsolePorts) -
     return await groups.carry_out_forget(session.client, _plan(session, given, RehearsedForget))
 
 
+async def _erase(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return erasing.begin_erasure(session, _plan(session, given, RehearsedErasure), given)
+
+
 def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
     """Takes the plan that was shown. Errors: RefusedError."""
     plan: PlanT | None = session.work.take_plan(arguments.text(given, "plan", longest=64), kind)
@@ -66,10 +71,13 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "reset/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_reset(session.client, given), groups.reset_value
     ),
+    "erase/search": erasing.search_person,
+    "erase/cancel": erasing.cancel_search,
+    "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
     "forget/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
     ),
 }
 
-CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
+CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget, "erase": _erase}
 """Changes require `console.write`."""
