@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, erasing, groups
+from lowtide.console import arguments, delete_job, erasing, erasure_ledger, groups
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
@@ -73,6 +73,7 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     ),
     "erase/search": erasing.search_person,
     "erase/cancel": erasing.cancel_search,
+    "erase/receipt": erasure_ledger.receipt,
     "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
     "forget/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
