@@ -68,6 +68,10 @@ class SessionWork:
         deletes, erasures = self.jobs.values(), self.erasures.values()
         return any(not job.is_over for job in deletes) or any(not job.is_over for job in erasures)
 
+    def wall_ms(self) -> int:
+        """Returns the time of the console's machine."""
+        return self._clock.wall_ms()
+
     # ------------------------------------------------------------------ plans
     def keep_plan(self, plan: Any) -> str:
         """Keeps a plan for `PLAN_AGE_MS_MAX`; returns its id. Too many plans drop the oldest."""
