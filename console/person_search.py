@@ -24,7 +24,7 @@ ROUND_S: Final = 20.0
 RANGES_MAX: Final = 200
 """Ranges of offsets that are kept of a partition."""
 
-RANGES_SHOWN: Final = 20
+RANGES_SHOWN: Final = 10
 ROWS_MAX: Final = 500
 """Partitions on the page, those with records first; the others are only counted."""
 

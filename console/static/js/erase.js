@@ -7,7 +7,7 @@ import { table } from "./table.js";
 import { bytes, clock, count, duration, moment, plural } from "./units.js";
 
 const STEPS = [["person", "Whose records"], ["search", "Search"], ["found", "What was found"], ["rehearsal", "Rehearsal"], ["erased", "Erased"], ["clean", "Clean everywhere"]];
-const AT = { searching: 1, found: 2, forgotten: 2, erasing: 4, cleaning: 5, clean: 6, ended: -1 };
+const AT = { searching: 1, found: 2, forgotten: 2, erasing: 4, cleaning: 5, clean: 6 };
 const BODY_MAX = 60_000;
 const KEYS_MAX = 1000;
 const TABLE = { tall: false };
@@ -19,10 +19,12 @@ export function erasePage(main, given, { session }) {
   const place = h("div", { class: "stack" });
   main.append(head("Erase a person", { beside: live, actions: [h("a", { class: "button", href: "#/erasures" }, "All erasures")],
     under: "Single records, wherever they are, from the files of all brokers. Everything else stays. First a search and a rehearsal: nothing is erased until you say so." }),
-  panel("Steps", {}, h("div", { class: "body" }, steps)), trouble, place);
+  h("div", { class: "panel" }, h("div", { class: "body" }, steps)), trouble, place);
   let stop = () => {};
+  let at = 0;
 
-  function drawSteps(at, failed = false) {
+  function drawSteps(now, failed = false) {
+    at = now;
     set(steps, STEPS.map(([key, words], index) => h("li", {
       class: index < at ? "done" : index === at ? (failed ? "failed" : "now") : "", "data-step": key, "data-done": index < at ? "yes" : "no",
       "aria-current": index === at && !failed ? "step" : null,
@@ -42,25 +44,36 @@ export function erasePage(main, given, { session }) {
     live.hidden = false;
     set(trouble);
     stop();
-    const parts = jobParts(id, session, trouble);
+    let rehearsed = false;
+    const parts = jobParts(id, session, trouble, () => {
+      rehearsed = true;
+      if (at < 3) drawSteps(3);
+    });
     set(place, parts.element);
     stop = api.watch("person", { id }, (job) => {
       live.className = "live";
       live.textContent = "Live";
-      const failed = job.stage === "ended" || job.stage === "forgotten";
-      drawSteps(job.stage === "ended" ? (job.erasure ? (job.erasure.erased === null ? 4 : 5) : 1) : Math.max(AT[job.stage], parts.rehearsed() ? 3 : 0), failed);
+      drawSteps(stepOf(job, rehearsed), job.stage === "ended" || job.stage === "forgotten");
       parts.show(job);
     }, (sentence) => {
       if (!sentence) return;
       live.className = "live away";
       live.textContent = "Not connected";
-      set(trouble, notice("trouble", sentence), " ", h("p", {}, link("What the ledger says about this erasure", "erasures", { id })));
+      set(trouble, notice("trouble", sentence, " ", link("What the ledger says about this erasure", "erasures", { id })));
     });
   }
 
   if (given.id) follow(given.id);
   else ask();
   return () => stop();
+}
+
+/** The step that is under way, or that has failed. */
+function stepOf(job, rehearsed) {
+  if (job.stage === "found" && rehearsed) return 3;
+  if (job.stage !== "ended") return AT[job.stage];
+  if (!job.erasure) return 1;
+  return job.erasure.erased === null ? 4 : 5;
 }
 
 // ------------------------------------------------------------------ whose records, and where
@@ -161,13 +174,12 @@ function lines(text) {
 }
 
 // ------------------------------------------------------------------ one erasure
-function jobParts(id, session, trouble) {
+function jobParts(id, session, trouble, rehearsing) {
   const element = h("div", { class: "stack" });
   const searchPart = searchPanel(id, trouble);
   const erasurePart = erasurePanel();
   let stage = null;
   let foundShown = false;
-  let rehearsed = false;
   let receipts = null;
   const foundPlace = h("div", { class: "stack" });
   put(element, foundPlace);
@@ -176,7 +188,7 @@ function jobParts(id, session, trouble) {
     foundShown = true;
     try {
       const found = await api.view("person_found", { id });
-      set(foundPlace, foundPanels(found, id, session, trouble, () => { rehearsed = true; }));
+      set(foundPlace, foundPanels(found, id, session, rehearsing));
       say(`${plural(found.records, "record")} found.`);
       focusHeading(foundPlace);
     } catch (error) {
@@ -187,7 +199,6 @@ function jobParts(id, session, trouble) {
 
   return {
     element,
-    rehearsed: () => rehearsed,
     show(job) {
       if (job.stage === "searching") {
         if (stage !== "searching") set(element, searchPart.element, foundPlace);
@@ -241,7 +252,7 @@ function searchPanel(id, trouble) {
   };
 }
 
-function foundPanels(found, id, session, trouble, rehearsing) {
+function foundPanels(found, id, session, rehearsing) {
   const { reach } = found;
   const topics = table({
     ...TABLE,
@@ -263,7 +274,7 @@ function foundPanels(found, id, session, trouble, rehearsing) {
       { title: "Records", number: true, sort: (row) => row.records, cell: (row) => count(row.records) },
       { title: "Searched", number: true, cell: (row) => (row.error ? "–" : `${count(row.searched_from)} to ${count(row.searched_to)}`) },
       { title: "Offsets", wrap: true, cell: (row) => (row.error ? row.error : h("span", { class: "mono" }, ranges(row.offsets, row.more_offsets))) },
-      { title: "Newest versions", number: true, cell: (row) => (row.newest_count ? count(row.newest_count) : "–") },
+      ...(found.partitions.some((row) => row.newest_count) ? [{ title: "Newest versions of keys", number: true, cell: (row) => (row.newest_count ? count(row.newest_count) : "–") }] : []),
     ],
   });
   topics.show(found.topics);
@@ -277,7 +288,7 @@ function foundPanels(found, id, session, trouble, rehearsing) {
     ]), reach.unknown.map((each) => notice("warning", each))), topics.element),
     panel("Where", { aside: found.left_out ? `${plural(found.left_out, "partition")} left out` : null }, partitions.element),
     reachPanel(reach),
-    rehearsalPanel(found, id, session, trouble, rehearsing),
+    rehearsalPanel(id, session, rehearsing),
   ];
 }
 
@@ -316,7 +327,7 @@ function reachPanel(reach) {
 }
 
 // ------------------------------------------------------------------ the rehearsal
-function rehearsalPanel(found, id, session, trouble, rehearsing) {
+function rehearsalPanel(id, session, rehearsing) {
   const days = h("input", { type: "number", min: 0, max: 3650, value: "0", inputmode: "numeric" });
   const shown = h("div");
   const own = h("div", { role: "alert" });
@@ -368,7 +379,7 @@ function erasurePanel() {
     empty: "The leaders erase.",
     rowKey: (row) => row.broker,
     columns: [
-      { title: "Broker", number: true, cell: (row) => row.broker },
+      { title: "Broker", cell: (row) => `Broker ${row.broker}` },
       { title: "Clean replicas", number: true, cell: (row) => `${count(row.clean)} of ${count(row.replicas)}` },
       { title: "State", cell: (row) => (row.clean === row.replicas ? badge("Clean", "good") : badge("Not yet", "warn")) },
       { title: "Why not yet", wrap: true, cell: (row) => (row.reasons.length ? row.reasons.join("; ") : "–") },
@@ -386,7 +397,7 @@ function erasurePanel() {
     show(job) {
       const { erasure, times } = job;
       const clean = erasure.brokers.filter((row) => row.clean === row.replicas).length;
-      said.textContent = sentence(job, clean);
+      said.textContent = sentence(job);
       set(own, job.error && notice("trouble", job.error));
       set(numbers, figures([
         ["Records erased", erasure.erased === null ? "–" : count(erasure.erased)],
@@ -405,12 +416,12 @@ function erasurePanel() {
   };
 }
 
-function sentence(job, clean) {
+function sentence(job) {
   const { erasure } = job;
   if (job.stage === "erasing") return "The leaders search again and erase. Then nobody can read the records.";
   if (job.stage === "clean") return "Done: no file of any broker has one of these records.";
   if (erasure.erased === null) return "The leaders did not erase.";
   const waiting = erasure.brokers.filter((row) => row.clean < row.replicas).map((row) => row.broker);
   if (!waiting.length) return "Nobody can read the records any more. The brokers remove them from their files.";
-  return `Nobody can read the records any more. Not yet clean: ${plural(waiting.length, "broker")} (${waiting.join(", ")}).`;
+  return `Nobody can read the records any more. Not yet clean: broker ${waiting.join(", ")}.`;
 }

@@ -1,7 +1,7 @@
 // Erasures: those of this session, the ledger, what stands, and holds.
 import * as api from "./api.js";
 import { dialog } from "./dialog.js";
-import { badge, field, figures, h, head, link, notice, panel, put, say, set } from "./dom.js";
+import { badge, field, h, head, link, notice, panel, put, say, set } from "./dom.js";
 import { download, receiptPanel } from "./receipt.js";
 import { table } from "./table.js";
 import { ago, clock, count, duration, moment, plural } from "./units.js";
@@ -94,10 +94,11 @@ function ledgerPart(session, one, wanted) {
 
   function details(row) {
     set(one, panel(`Erasure of ${clock(row.named_ms ?? row.changed_ms)}`, { aside: row.id, actions: [h("button", { type: "button", click: () => { set(one); again.focus(); } }, "Close")] },
-      h("div", { class: "body" }, figures([
-        ["Records", row.named_ms === null ? "–" : count(row.records)], ["Partitions", count(row.partitions)], ["By", row.principals.join(", ") || "–"],
-        ["Named", moment(row.named_ms)], ["Last report", moment(row.changed_ms)], ["Not yet clean", row.missing.length ? `Broker ${row.missing.join(", ")}` : "None", row.missing.length ? "warn" : ""],
-      ]), h("p", {}, `Topics: ${topicsOf(row.topics, row.topic_count)}.`))), receiptPanel(row.id));
+      h("div", { class: "body" }, h("dl", { class: "pairs" }, [
+        ["Records", row.named_ms === null ? "–" : count(row.records)], ["Topics", topicsOf(row.topics, row.topic_count)], ["Partitions", count(row.partitions)],
+        ["By", row.principals.join(", ") || "–"], ["Named", moment(row.named_ms)], ["Last report", moment(row.changed_ms)],
+        ["Not yet clean", row.missing.length ? `Broker ${row.missing.join(", ")}` : "None"],
+      ].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])))), receiptPanel(row.id));
     const heading = one.querySelector("h2");
     heading.setAttribute("tabindex", "-1");
     heading.focus();
