@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.errors import AdminError, DeadlineExceededError
-from lowtide.admin.finding import FindCall, SearchedPartition
+from lowtide.admin.finding import FindCall, RecordQuery, SearchedPartition
 from lowtide.console.answers import sentence_of
 from lowtide.protocol.types import TopicPartition
 
@@ -41,7 +41,10 @@ class PersonSearch:
         self._client = client
         self._search_id = search_id
         self._left = list(scope.partitions)
-        self._scope = scope
+        self._partitions = scope.partitions
+        self._without_leader = scope.without_leader
+        self._topic_ids = scope.topic_ids
+        self._query: RecordQuery | None = replace(scope.query, names_newest=not scope.query.keys)
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
         self._call: FindCall | None = None
         self.results: dict[TopicPartition, Searched] = {}
@@ -49,22 +52,21 @@ class PersonSearch:
         """The records that were found."""
 
     async def run(self) -> None:
-        """Searches all partitions. Errors: AdminError."""
+        """Searches all partitions, and forgets the keys. Errors: AdminError."""
+        query, self._query = self._query, None
         advanced = True
-        while self._left and advanced:
+        while self._left and advanced and query is not None:
             before = self._done()
-            found = await self._round()
+            found = await self._round(query)
             late = {key for key, each in found.items() if isinstance(each, DeadlineExceededError)}
             advanced = self._done() > before or len(late) < len(self._left)
             self.results |= {key: each for key, each in found.items() if key not in late or not advanced}
             self._left = [key for key in self._left if key not in self.results]
         self.count = sum(each.count for each in self.results.values() if isinstance(each, SearchedPartition))
 
-    async def _round(self) -> dict[TopicPartition, Searched]:
-        scope = self._scope
-        query = replace(scope.query, names_newest=not scope.query.keys)
+    async def _round(self, query: RecordQuery) -> dict[TopicPartition, Searched]:
         call = FindCall(self._client.call(ROUND_S), query, None, search_id=self._search_id, ranges_max=RANGES_MAX)
-        call.topic_ids = dict(scope.topic_ids)
+        call.topic_ids = dict(self._topic_ids)
         self._call = call
         try:
             return await call.run(self._left)
@@ -80,7 +82,7 @@ class PersonSearch:
         found = self._bytes if self._call is None else self._bytes | dict(self._call.progress)
         searched = sum(1 for key, (done, total) in found.items() if key in self.results or 0 < total <= done)
         return {
-            "partitions": len(self._scope.partitions),
+            "partitions": len(self._partitions),
             "searched": max(searched, len(self.results)),
             "bytes": sum(done for done, _ in found.values()),
             "total_bytes": sum(total for _, total in found.values()),
@@ -98,14 +100,14 @@ class PersonSearch:
         """Returns what was found: a row for each topic, and rows of partitions with records or errors."""
         topics: dict[str, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
-        for start in range(0, len(self._scope.partitions), STEP):
-            for key in self._scope.partitions[start : start + STEP]:
+        for start in range(0, len(self._partitions), STEP):
+            for key in self._partitions[start : start + STEP]:
                 each = self.results.get(key)
                 _add(topics, key, each)
                 if len(rows) < ROWS_MAX and (each is None or isinstance(each, AdminError) or each.count):
                     rows.append(partition_row(key, each))
             await asyncio.sleep(0)
-        for key in self._scope.without_leader:
+        for key in self._without_leader:
             _add(topics, key, None)
             rows.append({**key._asdict(), "records": None, "error": "It has no leader now, so it can't be searched."})
         shown = sum(each.count for each in self.found().values())
@@ -117,7 +119,7 @@ class PersonSearch:
         }
 
     def _failed(self) -> int:
-        return len(self._scope.partitions) - len(self.searched()) + len(self._scope.without_leader)
+        return len(self._partitions) - len(self.searched()) + len(self._without_leader)
 
 
 def _add(topics: dict[str, dict[str, Any]], key: TopicPartition, each: Searched | None) -> None:
