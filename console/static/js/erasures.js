@@ -72,7 +72,7 @@ function ledgerPart(session, one, wanted) {
     empty: "Nothing was erased yet.",
     rowKey: (row) => row.id,
     columns: [
-      { title: "Erased", sort: (row) => row.named_ms ?? row.changed_ms, text: (row) => row.id, cell: (row) => h("button", { type: "button", class: "plain", title: ago(row.changed_ms), "aria-label": `Details of the erasure ${row.id}`, click: () => details(row) }, clock(row.named_ms ?? row.changed_ms)) },
+      { title: "Erased", sort: (row) => row.named_ms ?? row.changed_ms, text: (row) => row.id, cell: (row) => h("button", { type: "button", class: "plain", title: ago(row.changed_ms), "aria-label": `${clock(row.named_ms ?? row.changed_ms)}: details of the erasure ${row.id}`, click: () => details(row) }, clock(row.named_ms ?? row.changed_ms)) },
       { title: "By", text: (row) => row.principals.join(" "), sort: (row) => row.principals[0] ?? "", cell: (row) => h("span", { class: "name" }, row.principals.join(", ") || "–") },
       { title: "What", sort: (row) => row.kinds[0], cell: (row) => [kindOf(row), row.replay ? [" ", badge("replay")] : null] },
       { title: "Topics", wrap: true, text: (row) => row.topics.join(" "), cell: (row) => topicsOf(row.topics, row.topic_count) },
@@ -142,7 +142,7 @@ function standingPart(session, trouble) {
       { title: "By", cell: (row) => row.principal },
       { title: "Keys", number: true, cell: (row) => count(row.keys) },
       { title: "Topics", wrap: true, cell: (row) => [...row.topics, ...row.patterns].join(", ") },
-      { title: "Action", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `End the standing erasure of ${clock(row.begun_ms)}`, click: () => end(row) }, session.write ? "End" : "Rehearse the end") },
+      { title: "Action", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `${session.write ? "End" : "Rehearse the end of"} the standing erasure of ${clock(row.begun_ms)}`, click: () => end(row) }, session.write ? "End" : "Rehearse the end") },
     ],
   });
   async function end(row) {
@@ -175,7 +175,7 @@ function holdsPart(session, trouble) {
       { title: "Until", sort: (row) => row.until_ms, cell: (row) => moment(row.until_ms) },
       { title: "For another", number: true, sort: (row) => row.until_ms, cell: (row) => duration(Number(row.until_ms) - Date.now()) },
       { title: "Reason", wrap: true, cell: (row) => row.reason || "–" },
-      { title: "Action", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `End the hold of ${row.topic}`, click: () => end(row) }, session.write ? "End" : "Rehearse the end") },
+      { title: "Action", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `${session.write ? "End" : "Rehearse the end of"} the hold of ${row.topic}`, click: () => end(row) }, session.write ? "End" : "Rehearse the end") },
     ],
   });
   const place = h("button", { type: "button", click: () => hold() }, session.write ? "Hold topics" : "Rehearse a hold");
