@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, erasing, erasure_ledger, groups, holds
+from lowtide.console import arguments, delete_job, erasing, erasure_ledger, erasure_receipt, groups, holds
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
@@ -82,7 +82,7 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     ),
     "erase/search": erasing.search_person,
     "erase/cancel": erasing.cancel_search,
-    "erase/receipt": erasure_ledger.receipt,
+    "erase/receipt": erasure_receipt.receipt,
     "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
     "erasures/export": lambda session, _, __: erasure_ledger.ledger_export(session.client),
     "hold/rehearsal": _rehearsal(holds.rehearse_hold, holds.hold_value),
@@ -97,6 +97,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "reset": _reset,
     "forget": _forget,
     "erase": _erase,
+    "erase/sign": erasure_receipt.signed_receipt,
     "hold": _hold,
     "standing/end": _end_standing,
 }

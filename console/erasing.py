@@ -34,7 +34,8 @@ async def search_person(session: ConsoleSession, given: Parameters, ports: Conso
     if sum(not job.is_over for job in jobs) >= RUNNING_ERASURES_MAX:
         raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "Too many erasures wait for brokers in this session.")
     await check_lowtide(session)
-    job = PersonErasure(session.client, ports, await person_scope(session.client, given))
+    scope = await person_scope(session.client, given)
+    job = PersonErasure(session.client, ports.clock, ports.random, scope)
     session.work.begin_search(str(job.erasure_id), job)
     return {"id": str(job.erasure_id)}
 

@@ -1,4 +1,4 @@
-"""The ledger of erasures on the page: a row for each erasure, and what it says about one of them, for a receipt."""
+"""The ledger of erasures on the page: a row for each erasure, without the offsets of its records."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import msgspec
-
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.admin.receipts.envelope import ReceiptError
-from lowtide.admin.receipts.issuing import Place, described, kind_name, not_covered, partitions_of
+from lowtide.admin.receipts.issuing import Place, kind_name
 from lowtide.admin.receipts.ledger import Ledger, LedgerReader, NoLedgerError, export_lines, ledger_entry
-from lowtide.admin.receipts.statement import rfc3339
-from lowtide.console import arguments
-from lowtide.console.answers import RefusedError, bad, sentence_of
+from lowtide.console.answers import RefusedError, sentence_of
 from lowtide.protocol.erasure_ledger_records import CleanKey, CleanReplica, NamedKey, NamedRecords
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import BrokerId
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
-    from lowtide.admin.receipts.issuing import PartitionLedger
-    from lowtide.console.arguments import Parameters
-    from lowtide.console.sessions import ConsolePorts, ConsoleSession
     from lowtide.protocol.erasure_ledger_records import LedgerEntry
 
 LEDGER_BYTES_MAX: Final = 16 << 20
@@ -36,9 +29,6 @@ ERASURES_SHOWN_MAX: Final = 1_000
 TOPICS_SHOWN: Final = 20
 STEP: Final = 50
 """Records of the ledger that are read without a break for the event loop: about two milliseconds."""
-
-RECEIPT_RECORDS_MAX: Final = 100_000
-"""Records of the ledger about one erasure, and records that these name, in one receipt of the page."""
 
 NO_RIGHT: Final = "You may not read the ledger: it needs READ on __lowtide_erasures."
 
@@ -136,10 +126,10 @@ async def ledger_page(client: AdminClient) -> dict[str, Any]:
     except NoLedgerError:
         return _nothing(None)
     except ReceiptError as error:
-        return _nothing(_sentence(error))
+        return _nothing(ledger_sentence(error))
     except BrokerAnsweredError as error:
-        return _nothing(_denied(error))
-    replicas = await _replicas(client)
+        return _nothing(denied_sentence(error))
+    replicas = await replicas_now(client)
     rows = sorted(found.items(), key=lambda item: -item[1].changed_ms)
     return {
         "known": True,
@@ -155,16 +145,18 @@ def _nothing(trouble: str | None) -> dict[str, Any]:
     return {"known": trouble is None, "trouble": trouble, "erasures": [], "left_out": 0, "is_cut": False}
 
 
-def _sentence(error: ReceiptError) -> str:
+def ledger_sentence(error: ReceiptError) -> str:
+    """Returns what is wrong with the ledger or a receipt."""
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _denied(error: BrokerAnsweredError) -> str:
+def denied_sentence(error: BrokerAnsweredError) -> str:
+    """Returns why the ledger can't be read."""
     return NO_RIGHT if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else sentence_of(error)
 
 
-async def _replicas(client: AdminClient) -> dict[Place, tuple[BrokerId, ...]]:
+async def replicas_now(client: AdminClient) -> dict[Place, tuple[BrokerId, ...]]:
     """Returns the replicas of now by topic id. Errors: AdminError."""
     view = await client.call().view(None)
     return {
@@ -173,79 +165,6 @@ async def _replicas(client: AdminClient) -> dict[Place, tuple[BrokerId, ...]]:
         if topic.topic_id is not None
         for number, partition in topic.partitions.items()
     }
-
-
-# ---------------------------------------------------------------------- one erasure
-async def receipt(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> dict[str, Any]:
-    """Returns what the ledger says about an erasure, as a document and as an export, which can be signed.
-
-    The nonce of an erasure of this session is added if it is asked for. Errors: RefusedError, AdminError.
-    """
-    erasure_id = uuid_of(given)
-    ledger, found = await _of_one(session.client, erasure_id)
-    try:
-        partitions = described(found, await _replicas(session.client))
-    except ReceiptError as error:
-        raise RefusedError(HTTPStatus.CONFLICT, _sentence(error)) from None
-    job = session.work.erasures.get(str(erasure_id))
-    nonce = job.named.nonce.hex() if job is not None and job.named is not None else None
-    wanted = nonce is not None and arguments.flag(given, "nonce")
-    document = {
-        "signed": False,
-        "issued_at": rfc3339(ports.clock.wall_ms()),
-        "cluster_id": ledger.cluster_id,
-        "erasure_id": str(erasure_id),
-        "nonces": [nonce] if wanted else [],
-        "partitions": partitions,
-        "not_covered": not_covered(partitions),
-    }
-    return {
-        "document": msgspec.json.format(msgspec.json.encode(document), indent=2).decode(),
-        "export": b"".join(export_lines(ledger)).decode(),
-        "has_nonce": nonce is not None,
-        "clean": not any(each.not_confirmed for each in partitions),
-    }
-
-
-def uuid_of(given: Parameters) -> UUID:
-    """Reads the id of an erasure. Errors: RefusedError."""
-    try:
-        return UUID(arguments.text(given, "id", longest=64))
-    except ValueError:
-        raise bad("id must be the id of an erasure, a UUID.") from None
-
-
-async def _of_one(client: AdminClient, erasure_id: UUID) -> tuple[Ledger, dict[Place, PartitionLedger]]:
-    """Returns the records of the ledger about one erasure. Errors: RefusedError, AdminError."""
-    reader = LedgerReader(client)
-    try:
-        ledger, number = Ledger(await reader.cluster_id(), {}), 0
-        async for key, value in reader.rows():
-            number += 1
-            if erasure_id.bytes in key:
-                ledger.add(key, value)
-                if len(ledger.rows) > RECEIPT_RECORDS_MAX:
-                    raise _too_large(erasure_id)
-            if number % STEP == 0:
-                await asyncio.sleep(0)
-        found = partitions_of(ledger.entries(), erasure_id.bytes)
-    except ReceiptError as error:
-        raise RefusedError(HTTPStatus.CONFLICT, _sentence(error)) from None
-    except BrokerAnsweredError as error:
-        raise RefusedError(HTTPStatus.FORBIDDEN, _denied(error)) from None
-    if not found:
-        raise RefusedError(HTTPStatus.NOT_FOUND, "The ledger has no record of this erasure.")
-    named = sum(len(run.timestamps) for each in found.values() for one in each.named.values() for run in one.records)
-    if named > RECEIPT_RECORDS_MAX:
-        raise _too_large(erasure_id)
-    return ledger, found
-
-
-def _too_large(erasure_id: UUID) -> RefusedError:
-    return RefusedError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"This receipt is too large for the page: use lowtide erasures receipt {erasure_id}.",
-    )
 
 
 async def ledger_export(client: AdminClient) -> dict[str, Any]:
@@ -259,9 +178,9 @@ async def ledger_export(client: AdminClient) -> dict[str, Any]:
             if number % STEP == 0:
                 await asyncio.sleep(0)
     except ReceiptError as error:
-        raise RefusedError(HTTPStatus.CONFLICT, _sentence(error)) from None
+        raise RefusedError(HTTPStatus.CONFLICT, ledger_sentence(error)) from None
     except BrokerAnsweredError as error:
-        raise RefusedError(HTTPStatus.FORBIDDEN, _denied(error)) from None
+        raise RefusedError(HTTPStatus.FORBIDDEN, denied_sentence(error)) from None
     if reader.is_cut:
         raise RefusedError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The ledger is too large for the page: use lowtide erasures export."

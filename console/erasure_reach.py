@@ -43,6 +43,7 @@ BEYOND: Final = (
         "An Iceberg table that is written from a topic keeps the rows, unless the command line names it: "
         "lowtide records erase --table."
     ),
+    "Groups that you may not describe are not named here.",
     "Brokers that are away erase when they are back.",
 )
 

@@ -14,8 +14,9 @@ from lowtide.admin.receipts.statement import rfc3339
 from lowtide.admin.wanted_offsets import parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, bad, sentence_of
-from lowtide.console.erasure_ledger import NO_RIGHT, uuid_of
+from lowtide.console.erasure_ledger import NO_RIGHT
 from lowtide.console.erasure_reach import HOLD_REASON, HOLD_UNTIL, hold_of, topic_configs
+from lowtide.console.erasure_receipt import uuid_of
 from lowtide.console.person import chosen_topics
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.errors import ErrorCode

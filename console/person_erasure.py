@@ -1,7 +1,7 @@
 """The erasure of a person from the page: a search, then the erasure of what it found, then the brokers that are clean.
 
 Its id is the erasure's id in the ledger. It goes on while nobody looks. The keys are forgotten when the leaders have
-erased, `PLAN_AGE_MS_MAX` after a search that nothing follows, and with the session.
+erased, `FORGOTTEN_MS` after a search that nothing follows, and with the session.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from lowtide.admin.standing import StandingTerms
 from lowtide.console.answers import sentence_of
 from lowtide.console.erasure_reach import reach_of
 from lowtide.console.person_search import PersonSearch
-from lowtide.console.work import PLAN_AGE_MS_MAX
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.console.person import PersonScope
-    from lowtide.console.sessions import ConsolePorts
+    from lowtide.runtime.clock import Clock
+    from lowtide.runtime.random import Random
 
+FORGOTTEN_MS: Final = 10 * 60_000
 NAMING_MS: Final = 120_000
 """How long leaders may take to erase, besides twice the time of the search."""
 
@@ -85,18 +86,18 @@ class RehearsedErasure:
 class PersonErasure:
     """One person's erasure. Call `search`, and after a rehearsal `erase`; `value` at any time."""
 
-    def __init__(self, client: AdminClient, ports: ConsolePorts, scope: PersonScope) -> None:
+    def __init__(self, client: AdminClient, clock: Clock, random: Random, scope: PersonScope) -> None:
         self._client = client
-        self._clock = ports.clock
+        self._clock = clock
         self._scope: PersonScope | None = scope
-        self.erasure_id = UUID(int=ports.random.getrandbits(128), version=4)
+        self.erasure_id = UUID(int=random.getrandbits(128), version=4)
         self.selector = scope.selector
         self.topics = scope.topic_names
-        self.searching = PersonSearch(client, scope, ports.random.randbytes(16))
+        self.searching = PersonSearch(client, scope, random.randbytes(16))
         self.stage = ErasureStage.SEARCHING
         self.reach: dict[str, Any] | None = None
         self.named: NamedErasure | None = None
-        self.times: dict[str, int] = {"begun": ports.clock.wall_ms()}
+        self.times: dict[str, int] = {"begun": clock.wall_ms()}
         self._search_ms = 0
         self._rehearsed: RehearsedErasure | None = None
         self._cleaned: dict[TopicPartition, CleanedReplicas] = {}
@@ -129,7 +130,7 @@ class PersonErasure:
             raise
         self.times["found"] = self._clock.wall_ms()
         self.stage = ErasureStage.FOUND
-        await asyncio.sleep(PLAN_AGE_MS_MAX / 1000)
+        await asyncio.sleep(FORGOTTEN_MS / 1000)
         if self.stage is ErasureStage.FOUND:
             self.stage, self._scope = ErasureStage.FORGOTTEN, None
 

@@ -310,3 +310,46 @@ async def test_an_unknown_erasure_is_one_sentence(page: Page):
     assert (await page.post("erase/receipt", {"id": "no-id"}))[0] == 400
     assert (await page.post("erase/receipt", {"id": "00000000-0000-4000-8000-000000000000"}))[0] == 404
     assert (await page.post("erase/cancel", {"id": "x"}))[0] == 404
+
+
+async def test_a_console_with_a_signing_key_signs_receipts(cluster: LowtideCluster, tmp_path: Path):
+    """Protects the chain of the key: each receipt is the next one, and the command line verifies all of them."""
+    await create(cluster, "signed")
+    key = tmp_path / "audit.key"
+    await asyncio.to_thread(run, "erasures", "key", "create", key)
+    properties = {"bootstrap.servers": cluster.bootstrap}
+    async with console_of(properties, write=True, signing_key=str(key)) as page:
+        assert json.loads((await page.get("api/session", **OWN)).body)["signs"]
+        erasure_id, _ = await searched(page, topics=["signed"])
+        assert (await page.post("erase/sign", {"id": erasure_id}))[0] == 404
+        await erased(page, erasure_id)
+        await until(page, erasure_id, lambda value: value["stage"] == "clean")
+        files = []
+        for number in (1, 2):
+            status, found = await page.post("erase/sign", {"id": erasure_id, "nonce": True})
+            assert (status, found["clean"]) == (200, True)
+            files.append(tmp_path / f"receipt-{number}.json")
+            files[-1].write_text(found["receipt"])
+        key.chmod(0o644)
+        status, refused = await page.post("erase/sign", {"id": erasure_id})
+        assert (status, "chmod 600" in refused["error"]) == (409, True)
+        key.chmod(0o600)
+    question = ("erasures", "verify", *files, "--public-key", f"{key}.pub", "--key", PERSON)
+    shown = (await asyncio.to_thread(run, *question)).stdout
+    assert "number 1" in shown
+    assert "number 2" in shown
+    assert "Verified." in shown
+    async with console_of(properties, signing_key=str(key)) as page:
+        assert (await page.post("erase/sign", {"id": erasure_id}))[0] == 403
+    async with console_of(properties, write=True) as page:
+        status, refused = await page.post("erase/sign", {"id": erasure_id})
+        assert (status, "no signing key" in refused["error"]) == (409, True)
+
+
+async def test_no_log_of_a_broker_has_a_key(page: Page, cluster: LowtideCluster):
+    await create(cluster, "quiet")
+    since = cluster.log_size
+    erasure_id, _ = await searched(page, topics=["quiet"])
+    await erased(page, erasure_id)
+    await until(page, erasure_id, lambda value: value["stage"] == "clean")
+    assert PERSON not in cluster.log(since)

@@ -213,7 +213,7 @@ function jobParts(id, session, trouble, rehearsing) {
         }
         erasurePart.show(job);
         if (!receipts && job.erasure.erased !== null) {
-          receipts = receiptPanel(id, { own: true });
+          receipts = receiptPanel(id, session, { own: true });
           put(element, receipts);
         }
       } else {
@@ -345,7 +345,7 @@ function rehearsalPanel(id, session, rehearsing) {
       set(own, notice("trouble", error.message));
     }
   } }, h("div", { class: "body" },
-    h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0: not. Needs keys; until the end a keyed digest of them is in the metadata store.")),
+    h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
     h("div", {}, h("button", { class: "main" }, "Rehearse"))));
   return panel("Rehearsal", {}, form, h("div", { class: "body" }, own, shown));
 }

@@ -49,7 +49,7 @@ function ownTable() {
       { title: "Topics", wrap: true, cell: (row) => topicsOf(row.topic_names, row.topics) },
       { title: "Found", number: true, cell: (row) => count(row.found) },
       { title: "Erased", number: true, cell: (row) => count(row.erasure?.erased) },
-      { title: "Not yet clean", cell: (row) => missingOf(row.erasure?.brokers.filter((each) => each.clean < each.replicas).map((each) => each.broker) ?? null) },
+      { title: "Not yet clean", cell: (row) => missingOf(row.erasure?.brokers.length ? row.erasure.brokers.filter((each) => each.clean < each.replicas).map((each) => each.broker) : null) },
     ],
   });
 }
@@ -98,7 +98,7 @@ function ledgerPart(session, one, wanted) {
         ["Records", row.named_ms === null ? "–" : count(row.records)], ["Topics", topicsOf(row.topics, row.topic_count)], ["Partitions", count(row.partitions)],
         ["By", row.principals.join(", ") || "–"], ["Named", moment(row.named_ms)], ["Last report", moment(row.changed_ms)],
         ["Not yet clean", row.missing.length ? `Broker ${row.missing.join(", ")}` : "None"],
-      ].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])))), receiptPanel(row.id));
+      ].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])))), receiptPanel(row.id, session));
     const heading = one.querySelector("h2");
     heading.setAttribute("tabindex", "-1");
     heading.focus();

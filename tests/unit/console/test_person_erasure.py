@@ -16,10 +16,10 @@ from lowtide.admin.replica_erasing import CleanedReplicas
 from lowtide.console import erasing
 from lowtide.console.answers import RefusedError
 from lowtide.console.person import person_scope
-from lowtide.console.person_erasure import ROUND_S, ErasureStage, PersonErasure, broker_rows, missing_rows
+from lowtide.console.person_erasure import FORGOTTEN_MS, ROUND_S, ErasureStage, PersonErasure, broker_rows, missing_rows
 from lowtide.console.person_search import ROUND_S as SEARCH_ROUND_S
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
-from lowtide.console.work import ERASURES_MAX, PLAN_AGE_MS_MAX, SessionWork
+from lowtide.console.work import ERASURES_MAX, SessionWork
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
@@ -186,7 +186,7 @@ def test_keys_are_forgotten_if_nothing_follows_the_search():
     async def test(console: Console) -> None:
         job = await console.found()
         plan = await console.rehearsed(job)
-        await asyncio.sleep(PLAN_AGE_MS_MAX / 1000 + 1)
+        await asyncio.sleep(FORGOTTEN_MS / 1000 + 1)
         assert job.stage is ErasureStage.FORGOTTEN
         assert not holds_keys()
         with pytest.raises(RefusedError, match="search again"):
