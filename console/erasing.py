@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, bad
+from lowtide.console.holds import standing_page
 from lowtide.console.insight import asked_lowtide
 from lowtide.console.person import person_scope
 from lowtide.console.person_erasure import ErasureStage, PersonErasure, RehearsedErasure, rehearsal_sentences
@@ -22,6 +23,7 @@ SEARCHING_MAX: Final = 2
 """Searches of one session at a time: each has its own process at every leader."""
 
 RUNNING_ERASURES_MAX: Final = 16
+NOT_LOWTIDE: Final = "The brokers of this cluster can't erase records from the middle of a log: only Lowtide's can."
 DAYS_MAX: Final = 3_650
 DAY_MS: Final = 86_400_000
 
@@ -33,22 +35,19 @@ async def search_person(session: ConsoleSession, given: Parameters, ports: Conso
         raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"{SEARCHING_MAX} searches are running: wait or cancel one.")
     if sum(not job.is_over for job in jobs) >= RUNNING_ERASURES_MAX:
         raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "Too many erasures wait for brokers in this session.")
-    await check_lowtide(session)
+    if not await can_erase(session):
+        raise RefusedError(HTTPStatus.NOT_IMPLEMENTED, NOT_LOWTIDE)
     scope = await person_scope(session.client, given)
     job = PersonErasure(session.client, ports.clock, ports.random, scope)
     session.work.begin_search(str(job.erasure_id), job)
     return {"id": str(job.erasure_id)}
 
 
-async def check_lowtide(session: ConsoleSession) -> None:
-    """Errors: RefusedError if the brokers can't erase single records."""
+async def can_erase(session: ConsoleSession) -> bool:
+    """Returns whether the brokers can erase single records."""
     if session.work.speaks_lowtide is None:
         await asked_lowtide(session, lambda client: client.describe_deletes())
-    if session.work.speaks_lowtide is False:
-        raise RefusedError(
-            HTTPStatus.NOT_IMPLEMENTED,
-            "The brokers of this cluster can't erase records from the middle of a log: only Lowtide's can.",
-        )
+    return session.work.speaks_lowtide is not False
 
 
 def job_of(session: ConsoleSession, given: Parameters) -> PersonErasure:
@@ -93,11 +92,11 @@ async def rehearse_erasure(session: ConsoleSession, given: Parameters) -> Rehear
     partitions = job.erasable()
     if not partitions:
         raise bad("There is no partition in which anything may be erased.")
-    found = job.searching.found()
+    found, chosen = job.searching.found(), set(partitions)
     return RehearsedErasure(
         job=job,
         partitions=partitions,
-        records=sum(each.count for key, each in found.items() if key in set(partitions)),
+        records=sum(each.count for key, each in found.items() if key in chosen),
         standing_ms=days * DAY_MS or None,
     )
 
@@ -123,3 +122,14 @@ def begin_erasure(session: ConsoleSession, plan: RehearsedErasure, given: Parame
     job.begin(plan)
     session.work.begin_erasing(str(job.erasure_id))
     return {"id": str(job.erasure_id)}
+
+
+async def erasures_page(session: ConsoleSession) -> dict[str, Any]:
+    """Returns the erasures of this session, and the standing ones of the cluster. Errors: AdminError."""
+    able = await can_erase(session)
+    own = [job.value() for job in reversed(session.work.erasures.values())]
+    for each in own:
+        if each["erasure"] is not None:
+            each["erasure"] = {key: value for key, value in each["erasure"].items() if key not in {"missing", "failed"}}
+    standing = await standing_page(session.client) if able else {"trouble": None, "rows": []}
+    return {"trouble": None if able else NOT_LOWTIDE, "own": own, "standing": standing}

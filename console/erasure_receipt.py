@@ -55,12 +55,17 @@ async def receipt(session: ConsoleSession, given: Parameters, ports: ConsolePort
     """
     asked = await _asked(session, given)
     try:
-        partitions = described(asked.found, asked.replicas)
+        return await asyncio.to_thread(_document, asked, ports.clock.wall_ms())
     except ReceiptError as error:
         raise RefusedError(HTTPStatus.CONFLICT, ledger_sentence(error)) from None
+
+
+def _document(asked: AskedReceipt, now_ms: int) -> dict[str, Any]:
+    """Returns the document and the export; of many partitions this takes a while. Errors: ReceiptError."""
+    partitions = described(asked.found, asked.replicas)
     document = {
         "signed": False,
-        "issued_at": rfc3339(ports.clock.wall_ms()),
+        "issued_at": rfc3339(now_ms),
         "cluster_id": asked.ledger.cluster_id,
         "erasure_id": str(asked.erasure_id),
         "nonces": [each.hex() for each in asked.nonces],
@@ -83,9 +88,10 @@ async def signed_receipt(session: ConsoleSession, given: Parameters, ports: Cons
     asked = await _asked(session, given)
     now_ms = ports.clock.wall_ms()
 
-    def signed() -> bytes:
+    def signed() -> tuple[bytes, bool]:
+        clean = not any(each.not_confirmed for each in described(asked.found, asked.replicas))
         with signing_key(OsFileSystem(), path) as key:
-            return key.sign(
+            content = key.sign(
                 lambda link: make_receipt(
                     link,
                     asked.ledger.cluster_id,
@@ -96,14 +102,14 @@ async def signed_receipt(session: ConsoleSession, given: Parameters, ports: Cons
                 ),
                 now_ms,
             )
+        return content, clean
 
     try:
-        content = await asyncio.to_thread(signed)
+        content, clean = await asyncio.to_thread(signed)
     except SigningKeyError as error:
         raise RefusedError(HTTPStatus.CONFLICT, str(error)) from None
     except OSError as error:
         raise RefusedError(HTTPStatus.CONFLICT, f"{error.filename}: {error.strerror}.") from None
-    clean = not any(each.not_confirmed for each in described(asked.found, asked.replicas))
     return {"receipt": content.decode(), "clean": clean}
 
 

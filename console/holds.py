@@ -211,13 +211,3 @@ async def carry_out_end(client: AdminClient, plan: RehearsedEnd) -> dict[str, An
     """Ends it. Errors: AdminError."""
     await client.end_standing_erasure(plan.standing.erasure_id)
     return {"id": str(plan.standing.erasure_id)}
-
-
-# ---------------------------------------------------------------------- the page
-async def erasures_page(session: ConsoleSession) -> dict[str, Any]:
-    """Returns the erasures of this session, and the standing ones of the cluster. Errors: AdminError."""
-    own = [job.value() for job in reversed(session.work.erasures.values())]
-    for each in own:
-        if each["erasure"] is not None:
-            each["erasure"] = {key: value for key, value in each["erasure"].items() if key not in {"missing", "failed"}}
-    return {"own": own, "standing": await standing_page(session.client)}

@@ -35,6 +35,9 @@ FORGOTTEN_MS: Final = 10 * 60_000
 NAMING_MS: Final = 120_000
 """How long leaders may take to erase, besides twice the time of the search."""
 
+NAMING_OF_PARTITION_MS: Final = 500
+"""How much longer for each partition: its leader writes to the log and to the ledger."""
+
 ROUND_S: Final = 5.0
 """How long the brokers may hold the question whether they are clean."""
 
@@ -159,7 +162,8 @@ class PersonErasure:
             standing = StandingTerms(lasts_ms=rehearsed.standing_ms, topics=scope.topics, patterns=scope.patterns)
         terms = NamingTerms(self.erasure_id, standing, topic_ids=scope.topic_ids)
         try:
-            call = self._client.call((NAMING_MS + 2 * self._search_ms) / 1000)
+            allowed_ms = NAMING_MS + NAMING_OF_PARTITION_MS * len(rehearsed.partitions) + 2 * self._search_ms
+            call = self._client.call(allowed_ms / 1000)
             self.named = await name_records(call, rehearsed.partitions, scope.query, terms)
             self._scope = None
             self.times["named"] = self._clock.wall_ms()
@@ -266,8 +270,8 @@ def _plain(reason: str) -> str:
 def rehearsal_sentences(job: PersonErasure, partitions: Sequence[TopicPartition], standing: str | None) -> list[str]:
     """Returns what will happen, in sentences."""
     reach = job.reach or {}
-    topics = {key.topic for key in partitions}
-    found = {key: each for key, each in job.searching.found().items() if key in set(partitions)}
+    topics, chosen = {key.topic for key in partitions}, set(partitions)
+    found = {key: each for key, each in job.searching.found().items() if key in chosen}
     records = sum(each.count for each in found.values())
     sentences = [
         (

@@ -9,10 +9,10 @@ from lowtide.console import arguments
 from lowtide.console.arguments import Parameters
 from lowtide.console.cluster import cluster_page
 from lowtide.console.delete_job import jobs_value
-from lowtide.console.erasing import found_view, person_view
+from lowtide.console.erasing import erasures_page, found_view, person_view
 from lowtide.console.erasure_ledger import ledger_page
 from lowtide.console.groups import group_page, groups_page
-from lowtide.console.holds import erasures_page, holds_page
+from lowtide.console.holds import holds_page
 from lowtide.console.insight import deletes_of, history_page, segments_page
 from lowtide.console.records import records_page
 from lowtide.console.sessions import ConsoleSession

@@ -117,16 +117,16 @@ class LedgerReader:
         is_first = True
         while offset < end:
             fetched = (await self._client.fetch_records(_PARTITION, offset)).records
-            records, following = _records(fetched, offset, end)
+            following = max((header.next_offset for _, header in iterate_batches(fetched)), default=offset)
             if following <= offset:
                 break
             if is_first and self._bytes_max is not None:
-                kept = self._bytes_max * (following - offset) // max(len(fetched), 1)
-                self.is_cut = end - max(kept, 1) > following
+                kept = max(self._bytes_max * (following - offset) // max(len(fetched), 1), 1)
+                self.is_cut = end - kept > following
             if is_first and self.is_cut:
-                following = Offset(end - max(kept, 1))
+                following = Offset(end - kept)
             else:
-                for record in records:
+                for record in _records(fetched, offset, end):
                     if record.key is not None:
                         yield record.key, record.value
             offset, is_first = following, False
@@ -138,19 +138,17 @@ class LedgerReader:
         return found.offset
 
 
-def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> tuple[list[Record], Offset]:
-    """Returns the records of some batches and the offset after them. Errors: ReceiptError."""
-    found: list[Record] = []
-    following = offset
+def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> Iterator[Record]:
+    """Yields the records of some batches. Errors: ReceiptError."""
     try:
         for position, header in iterate_batches(batches):
             if not check_crc(batches, position, header):
                 raise ReceiptError(f"the CRC of the ledger's batch at offset {header.base_offset} is wrong")
-            following = max(following, header.next_offset)
-            if not header.is_control:
-                batch = memoryview(batches)[position : position + header.size_bytes]
-                records = iterate_records(batch, max_bytes=BATCH_BYTES_MAX)
-                found += [record for record in records if offset <= record.offset < end]
+            if header.is_control:
+                continue
+            batch = memoryview(batches)[position : position + header.size_bytes]
+            for record in iterate_records(batch, max_bytes=BATCH_BYTES_MAX):
+                if offset <= record.offset < end:
+                    yield record
     except ProtocolError as error:
-        raise ReceiptError(f"the ledger at offset {following} or later can't be read: {error}") from error
-    return found, following
+        raise ReceiptError(f"the ledger can't be read at offset {offset} or later: {error}") from error

@@ -38,6 +38,9 @@ export function erasePage(main, given, { session }) {
       history.replaceState(null, "", address("erase", { id }));
       follow(id);
     }));
+    api.view("erasures").then((value) => {
+      if (value.trouble && !given.id) set(place, unable(value.trouble));
+    }, () => {});
   }
 
   function follow(id) {
@@ -66,6 +69,11 @@ export function erasePage(main, given, { session }) {
   if (given.id) follow(given.id);
   else ask();
   return () => stop();
+}
+
+/** The page of a cluster whose brokers can't erase. */
+export function unable(sentence) {
+  return notice("", sentence, " ", link("Delete records", "purge"), " deletes everything before an offset or a time.");
 }
 
 /** The step that is under way, or that has failed. */
@@ -150,8 +158,7 @@ function whomPanel(trouble, begun) {
   }
 
   function fail(sentence) {
-    const link_ = sentence.includes("can't erase records from the middle") ? [" ", link("Delete records", "purge"), " deletes everything before an offset or a time."] : [];
-    set(trouble, notice("trouble", sentence, link_));
+    set(trouble, notice("trouble", sentence));
     return null;
   }
 

@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { dialog } from "./dialog.js";
 import { badge, field, h, head, link, notice, panel, put, say, set } from "./dom.js";
+import { unable } from "./erase.js";
 import { download, receiptPanel } from "./receipt.js";
 import { table } from "./table.js";
 import { ago, clock, count, duration, moment, plural } from "./units.js";
@@ -22,10 +23,20 @@ export function erasuresPage(main, given, { session }) {
   const holds = holdsPart(session, trouble);
   main.append(head("Erasures", { beside: live, actions: [h("a", { class: "button danger", href: "#/erase" }, session.write ? "Erase a person" : "Search a person")] }),
     trouble, ownPlace, one, ledger.element, standing.element, holds.element);
-  ledger.load();
-  holds.load();
+  const lowtide = [ledger.element, standing.element, holds.element];
+  let loaded = false;
 
   return api.watch("erasures", {}, (value) => {
+    for (const each of lowtide) each.hidden = Boolean(value.trouble);
+    if (value.trouble) {
+      set(one, unable(value.trouble));
+      return;
+    }
+    if (!loaded) {
+      loaded = true;
+      ledger.load();
+      holds.load();
+    }
     if (value.own.length) {
       if (!ownPlace.firstChild) set(ownPlace, panel("Of this session", { aside: "live" }, own.element));
       own.show(value.own);
