@@ -47,6 +47,12 @@ def console(
             "--write", help="let visitors make the changes that the cluster allows; by default the console is read-only"
         ),
     ] = False,
+    signing_key: Annotated[
+        str | None,
+        typer.Option(
+            "--signing-key", metavar="FILE", help="the private key (PEM) that signs receipts of erasures for visitors"
+        ),
+    ] = None,
 ) -> int:
     """Show a cluster in a browser on this machine: topics, retention, deletes and groups.
 
@@ -58,6 +64,7 @@ def console(
 
         try:
             settings = console_settings(bootstrap_server, command_config, write=write)
+            settings = replace(settings, signing_key=None if signing_key is None else usable_key(signing_key))
         except SettingsError as error:
             raise misused(str(error)) from None
         return asyncio.run(_serve(settings, port))
@@ -94,6 +101,20 @@ def console_settings(bootstrap_server: str | None, command_config: str | None, *
     if settings.login is not LoginKind.TOKEN:
         return settings
     return replace(settings, token=f"{system_random().getrandbits(TOKEN_BITS):048x}")
+
+
+def usable_key(path: str) -> str:
+    """Returns the path of a signing key that can sign. Errors: CommandError."""
+    from lowtide.admin.receipts.signing_keys import SigningKeyError, signing_key  # noqa: PLC0415 - slow
+
+    try:
+        with signing_key(OsFileSystem(), path) as key:
+            key.last()
+    except SigningKeyError as error:
+        raise misused(str(error)) from None
+    except OSError as error:
+        raise misused(f"{error.filename}: {error.strerror}.") from None
+    return path
 
 
 async def _serve(settings: ConsoleSettings, port: int | None) -> ExitCode:

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, groups
+from lowtide.console import arguments, delete_job, erasing, erasure_ledger, erasure_receipt, groups, holds
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
 from lowtide.console.groups import RehearsedForget, RehearsedReset
+from lowtide.console.holds import RehearsedEnd, RehearsedHold
+from lowtide.console.person_erasure import RehearsedErasure
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
 
@@ -52,6 +54,18 @@ async def _forget(session: ConsoleSession, given: Parameters, _: ConsolePorts) -
     return await groups.carry_out_forget(session.client, _plan(session, given, RehearsedForget))
 
 
+async def _erase(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return erasing.begin_erasure(session, _plan(session, given, RehearsedErasure), given)
+
+
+async def _hold(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await holds.carry_out_hold(session.client, _plan(session, given, RehearsedHold))
+
+
+async def _end_standing(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await holds.carry_out_end(session.client, _plan(session, given, RehearsedEnd))
+
+
 def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
     """Takes the plan that was shown. Errors: RefusedError."""
     plan: PlanT | None = session.work.take_plan(arguments.text(given, "plan", longest=64), kind)
@@ -66,10 +80,25 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "reset/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_reset(session.client, given), groups.reset_value
     ),
+    "erase/search": erasing.search_person,
+    "erase/cancel": erasing.cancel_search,
+    "erase/receipt": erasure_receipt.receipt,
+    "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
+    "erasures/export": lambda session, _, __: erasure_ledger.ledger_export(session.client),
+    "hold/rehearsal": _rehearsal(holds.rehearse_hold, holds.hold_value),
+    "standing/rehearsal": _rehearsal(holds.rehearse_end, holds.end_value),
     "forget/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
     ),
 }
 
-CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
+CHANGES: Final[Mapping[str, Change]] = {
+    "delete": _delete,
+    "reset": _reset,
+    "forget": _forget,
+    "erase": _erase,
+    "erase/sign": erasure_receipt.signed_receipt,
+    "hold": _hold,
+    "standing/end": _end_standing,
+}
 """Changes require `console.write`."""

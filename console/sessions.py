@@ -69,11 +69,13 @@ class ConsoleSession:
 
 @dataclass(frozen=True, slots=True)
 class ConsolePorts:
-    """Clock, random numbers and tasks."""
+    """Clock, random numbers and tasks, and the key that signs receipts."""
 
     clock: Clock
     random: Random
     tasks: TaskRegistry
+    signing_key: str | None = None
+    """The file of the private key; None without one."""
 
 
 class Sessions:

@@ -11,8 +11,10 @@ const PAGES = {
   group: { title: "Group", load: () => import("./groups.js"), under: "groups" },
   deletes: { title: "Deletes", load: () => import("./deletes.js") },
   purge: { title: "Delete records", load: () => import("./purge.js"), under: "deletes" },
+  erase: { title: "Erase a person", load: () => import("./erase.js"), under: "erasures" },
+  erasures: { title: "Erasures", load: () => import("./erasures.js") },
 };
-const SHOWN = ["cluster", "topics", "records", "groups", "deletes"];
+const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "erasures"];
 
 const main = document.getElementById("main");
 const pages = document.getElementById("pages");

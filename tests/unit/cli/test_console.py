@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.cli.console import console_settings
+from lowtide.admin.receipts.signing_keys import create_key
+from lowtide.cli.console import console_settings, usable_key
 from lowtide.cli.outcome import CommandError
 from lowtide.console.settings import LoginKind
+from lowtide.runtime.filesystem import OsFileSystem
 
 SASL = "security.protocol=SASL_PLAINTEXT\n"
 
@@ -46,3 +48,17 @@ def test_a_login_of_the_settings_is_for_who_has_the_address(tmp_path: Path):
 def test_a_mechanism_that_visitors_cannot_use_is_refused(tmp_path: Path):
     with pytest.raises(CommandError, match="sasl.mechanism is GSSAPI"):
         settings_of(tmp_path, SASL + "sasl.mechanism=GSSAPI\n")
+
+
+def test_a_signing_key_that_cant_sign_is_refused_at_the_start(tmp_path: Path):
+    key = tmp_path / "audit.key"
+    with pytest.raises(CommandError, match="No such file"):
+        usable_key(str(key))
+    create_key(OsFileSystem(), str(key))
+    assert usable_key(str(key)) == str(key)
+    Path(f"{key}.chain").unlink()
+    with pytest.raises(CommandError, match="is missing"):
+        usable_key(str(key))
+    key.chmod(0o644)
+    with pytest.raises(CommandError, match="chmod 600"):
+        usable_key(str(key))
