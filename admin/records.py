@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from lowtide.admin.attempts import Done, Outcome, RetryLater
 from lowtide.admin.call import AdminClientBase
+from lowtide.admin.cluster_view import ClusterView
 from lowtide.admin.errors import BrokerAnsweredError, code_name
 from lowtide.admin.leaders import LeaderFinder
 from lowtide.protocol.client.retries import is_retriable
@@ -47,16 +48,17 @@ async def fetch_records(  # noqa: PLR0913 - a method of the client
     max_bytes: int = FETCH_BYTES,
     wait_ms: int = 0,
     read_committed: bool = False,
+    view: ClusterView | None = None,
     timeout: float | None = None,
 ) -> FetchedRecords:
     """Fetches about `max_bytes` of record batches from `offset` on.
 
     The broker waits up to `wait_ms` for the first record. `protocol.records` reads the batches. With `read_committed`
-    the fetch ends at the last stable offset. Errors: BrokerAnsweredError, such as OFFSET_OUT_OF_RANGE;
-    DeadlineExceededError.
+    the fetch ends at the last stable offset. The first attempt finds the leader in `view`, if there is one.
+    Errors: BrokerAnsweredError, such as OFFSET_OUT_OF_RANGE; DeadlineExceededError.
     """
     call = client.call(timeout)
-    leaders, what = LeaderFinder(call), f"{partition}: records from offset {offset} on"
+    leaders, what = LeaderFinder(call, view), f"{partition}: records from offset {offset} on"
 
     async def send(broker_id: BrokerId, _: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
         row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
