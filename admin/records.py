@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lowtide.admin.attempts import Done, Outcome, RetryLater
-from lowtide.admin.call import AdminClientBase
+from lowtide.admin.call import AdminCall, AdminClientBase, by_topic
 from lowtide.admin.cluster_view import ClusterView
-from lowtide.admin.errors import BrokerAnsweredError, code_name
+from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.leaders import LeaderFinder
 from lowtide.protocol.client.retries import is_retriable
 from lowtide.protocol.errors import ErrorCode
@@ -24,6 +24,9 @@ NAMES_UNTIL: Final = 12
 
 FETCH_BYTES: Final = 1 << 20
 """Kafka's default of `max.partition.fetch.bytes`. A larger first batch is returned whole."""
+
+ANSWER_BYTES_MAX: Final = 8 << 20
+"""The bytes of an answer about several partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,38 +60,71 @@ async def fetch_records(  # noqa: PLR0913 - a method of the client
     the fetch ends at the last stable offset. The first attempt finds the leader in `view`, if there is one.
     Errors: BrokerAnsweredError, such as OFFSET_OUT_OF_RANGE; DeadlineExceededError.
     """
-    call = client.call(timeout)
-    leaders, what = LeaderFinder(call, view), f"{partition}: records from offset {offset} on"
+    terms = FetchTerms(max_bytes=max_bytes, wait_ms=wait_ms, read_committed=read_committed)
+    outcome = (await fetch_each(client.call(timeout), {partition: offset}, terms, view))[partition]
+    if isinstance(outcome, AdminError):
+        raise outcome
+    return outcome
 
-    async def send(broker_id: BrokerId, _: list[TopicPartition]) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
-        row = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTerms:
+    """What all partitions of a fetch have in common."""
+
+    max_bytes: int = FETCH_BYTES
+    """Of each partition."""
+    wait_ms: int = 0
+    """How long each leader waits for the first record of any of its partitions."""
+    read_committed: bool = False
+
+
+async def fetch_each(
+    call: AdminCall, offsets: Mapping[TopicPartition, Offset], terms: FetchTerms, view: ClusterView | None = None
+) -> dict[TopicPartition, FetchedRecords | AdminError]:
+    """Fetches from several partitions, with one request to each leader. As `fetch_records`."""
+    leaders = LeaderFinder(call, view)
+
+    async def send(
+        broker_id: BrokerId, partitions: list[TopicPartition]
+    ) -> Mapping[TopicPartition, Outcome[FetchedRecords]]:
+        rows = {
+            key: FetchPartition(partition=key.partition, fetch_offset=offsets[key], partition_max_bytes=terms.max_bytes)
+            for key in partitions
+        }
         request = FetchRequest(
-            max_wait_ms=min(wait_ms, call.wait_ms()),
-            min_bytes=1 if wait_ms else 0,
-            max_bytes=max_bytes,
-            isolation_level=int(read_committed),
-            topics=[FetchTopic(topic=partition.topic, partitions=[row])],
+            max_wait_ms=min(terms.wait_ms, call.wait_ms()),
+            min_bytes=1 if terms.wait_ms else 0,
+            max_bytes=min(terms.max_bytes * len(partitions), ANSWER_BYTES_MAX),
+            isolation_level=int(terms.read_committed),
+            topics=[FetchTopic(topic=topic, partitions=some) for topic, some in by_topic(rows).items()],
         )
         response = await call.ask(broker_id, request, waits=True, at_most=NAMES_UNTIL)
         if response.error_code:
-            return {partition: RetryLater(code_name(response.error_code))}
-        found = response.responses[0].partitions[0] if response.responses and response.responses[0].partitions else None
-        if found is None:
-            return {}
-        if is_retriable(found.error_code):
-            return {partition: leaders.on_error(partition, found.error_code, "its leader returned no records")}
-        if found.error_code:
-            return {partition: BrokerAnsweredError(found.error_code, what)}
-        records = FetchedRecords(
-            records=found.records if found.records is not None else b"",
-            log_start_offset=found.log_start_offset,
-            high_watermark=found.high_watermark,
-            last_stable_offset=found.last_stable_offset,
-            aborted=tuple((row.producer_id, row.first_offset) for row in found.aborted_transactions or ()),
-        )
-        return {partition: Done(records)}
+            return dict.fromkeys(partitions, RetryLater(code_name(response.error_code)))
+        found: dict[TopicPartition, Outcome[FetchedRecords]] = {}
+        for topic in response.responses:
+            for row in topic.partitions:
+                key = TopicPartition(topic.topic, row.partition_index)
+                found[key] = _outcome(key, offsets[key], row, leaders)
+        return found
 
-    return await call.single(partition, leaders.locate, send, lambda _: what)
+    return await call.each(offsets, leaders.locate, send, lambda key: f"{key}: records from offset {offsets[key]} on")
+
+
+def _outcome(key: TopicPartition, offset: Offset, row: Any, leaders: LeaderFinder) -> Outcome[FetchedRecords]:
+    if is_retriable(row.error_code):
+        return leaders.on_error(key, row.error_code, "its leader returned no records")
+    if row.error_code:
+        return BrokerAnsweredError(row.error_code, f"{key}: records from offset {offset} on")
+    return Done(
+        FetchedRecords(
+            records=row.records if row.records is not None else b"",
+            log_start_offset=row.log_start_offset,
+            high_watermark=row.high_watermark,
+            last_stable_offset=row.last_stable_offset,
+            aborted=tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ()),
+        )
+    )
 
 
 STEP_BYTES_MAX: Final = 1 << 20

@@ -25,6 +25,7 @@ from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
 from lowtide.admin.search_conditions import Conditions, Decode, Matcher, decode_json
 from lowtide.admin.search_walk import WINDOW_BYTES_MAX, FirstHits, Hit, OffsetWindow, PartitionWalk, next_walk
+from lowtide.admin.slices import Slices, payload_of
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.tasks import TaskRegistry
@@ -33,13 +34,9 @@ if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
     from lowtide.admin.cluster_view import ClusterView
     from lowtide.admin.records import FetchedRecords
-    from lowtide.runtime.clock import Clock
 
 WALKS_AT_ONCE: Final = 4
 """Partitions that are searched at once: while one answer is searched, others are on their way."""
-
-SLICE_MS: Final = 1.0
-"""How long a search holds the event loop."""
 
 PIECE_BYTES: Final = 1 << 20
 """Bytes are found in pieces of this size, each in a fraction of a millisecond."""
@@ -119,20 +116,6 @@ class SearchFigures:
             self.troubles.append(sentence)
 
 
-class _Slices:
-    """Lets other work run after each slice. One piece of a search computes at a time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began_ns = clock.monotonic_ns()
-
-    async def rest(self) -> None:
-        """Lets other work run, if the slice is over."""
-        if self._clock.monotonic_ns() - self._began_ns >= SLICE_MS * 1e6:
-            await asyncio.sleep(0)
-            self._began_ns = self._clock.monotonic_ns()
-
-
 class Search:
     """One search. `run` it once; its figures may be read meanwhile."""
 
@@ -148,7 +131,7 @@ class Search:
         self._client = client
         self._clock = clock = client.cluster.ports.clock
         self._first = FirstHits(request.limits.hits, request.limits.held_bytes, backwards=request.backwards)
-        self._slices = _Slices(clock)
+        self._slices = Slices(clock)
         self._computing = asyncio.Lock()
         self._needles = request.conditions.needles
         self._began_ms = clock.monotonic_ms()
@@ -349,9 +332,7 @@ class Search:
                     self._first.add(number, batch.marker())
                 return
             self.progress.records += header.record_count
-            payload = batch.quick_payload()
-            if payload is None:
-                payload = await asyncio.to_thread(batch.payload)
+            payload = await payload_of(batch)
             await self._slices.rest()
             for needle in self._needles:
                 if not await self._contains(payload, needle):

@@ -3,6 +3,7 @@
     {"hits": [row, …]}     rows that were found or written; each has its partition
     {"progress": {…}}      how far the search has come, a few times a second
     {"end": {…}}           why the search ended, and where a later one goes on
+    {"followed": {…}}      where a page that follows goes on, and what it did not get
     {"trouble": "…"}       an error after the first line, as a sentence
 
 A page ends a stream by closing its connection. The conditions are in the request's body: they may be personal data, and
@@ -12,18 +13,19 @@ addresses are written to logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from lowtide.admin.errors import AdminError
+from lowtide.admin.following import Follow, FollowRequest
 from lowtide.admin.offsets import OffsetSpec, Timestamp
 from lowtide.admin.search_conditions import TEXT_BYTES_MAX, Conditions, header_condition
 from lowtide.admin.search_expression import LENGTH_MAX, Expression
 from lowtide.admin.search_walk import Hit
-from lowtide.admin.searching import Place, Search, SearchLimits, SearchRequest
+from lowtide.admin.searching import TROUBLES_MAX, Place, Search, SearchLimits, SearchRequest
 from lowtide.admin.wanted_offsets import parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, bad, encoded, refused, sentence_of
@@ -39,8 +41,11 @@ KIND: Final = "application/x-ndjson"
 PROGRESS_S: Final = 0.25
 SECONDS_MAX: Final = 120
 BYTES_MAX: Final = 10 << 30
+ROUND_S: Final = 0.25
+"""The least time between two rounds: a page gets at most 800 rows a second."""
+
+FOLLOW_S: Final = 15 * 60
 OFFSET_MAX: Final = 2**63 - 1
-PLACES: Final = ("newest", "oldest", "time", "offsets")
 
 
 def search_request(given: Parameters) -> SearchRequest:
@@ -126,32 +131,86 @@ class _Lines:
             await asyncio.sleep(0)
 
 
+def follow_request(given: Parameters) -> FollowRequest:
+    """Reads what a page follows. Errors: RefusedError."""
+    return FollowRequest(
+        topic=arguments.topic(given),
+        partitions=None if given.get("partitions") is None else tuple(arguments.partitions(given)),
+        conditions=_conditions(given),
+        offsets={} if given.get("offsets") is None else _offsets(given["offsets"]),
+        rows=COUNT_MAX,
+        control=True,
+    )
+
+
 async def search_stream(
     request: web.Request, session: ConsoleSession, given: Parameters, clock: Clock, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """Searches until it ends, or until the page closes the connection. Errors: RefusedError before the first line."""
     search = Search(session.client, search_request(given))
-    if session.streams >= STREAMS_MAX:
-        raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"This visitor has {STREAMS_MAX} live pages already.")
-    response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store", "Content-Type": KIND})
-    lines = _Lines(response)
-    tasks = TaskRegistry(lambda *_: None)  # A page that is gone ends the search too.
-    session.streams += 1
-    try:
-        await response.prepare(request)
+
+    async def send(lines: _Lines) -> None:
+        tasks = TaskRegistry(lambda *_: None)  # A page that is gone ends the search too.
         tasks.spawn(_report(search, lines), name="progress of a search")
         try:
             await search.run(lines.send_hits)
+        finally:
+            await tasks.cancel_all()
+        await lines.send("end", _progress(search) | _end(search))
+
+    return await _streamed(request, session, headers, send, clock)
+
+
+async def follow_stream(
+    request: web.Request, session: ConsoleSession, given: Parameters, clock: Clock, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Sends new records until the page closes the connection, at most for `FOLLOW_S`; the page then asks again.
+
+    Errors: RefusedError before the first line.
+    """
+    follow = Follow(session.client, follow_request(given))
+
+    async def send(lines: _Lines) -> None:
+        await follow.begin()
+        end_ms = clock.monotonic_ms() + FOLLOW_S * 1000
+        skipped = 0
+        await lines.send("followed", {"next": follow.offsets, "skipped": 0, "records": 0, "troubles": []})
+        while clock.monotonic_ms() < end_ms:
+            found = await follow.round()
+            skipped += found.skipped
+            await lines.send_hits(found.hits)
+            figures = {"next": follow.offsets, "skipped": skipped, "records": follow.records}
+            await lines.send("followed", {**figures, "troubles": found.troubles[:TROUBLES_MAX]})
+            session.touch(clock.monotonic_ms())
+            await asyncio.sleep(ROUND_S)
+
+    return await _streamed(request, session, headers, send, clock)
+
+
+async def _streamed(
+    request: web.Request,
+    session: ConsoleSession,
+    headers: Mapping[str, str],
+    send: Callable[[_Lines], Awaitable[None]],
+    clock: Clock,
+) -> web.StreamResponse:
+    """Sends lines until all are sent or the page is gone. Errors: RefusedError before the first line."""
+    if session.streams >= STREAMS_MAX:
+        raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"This visitor has {STREAMS_MAX} live pages already.")
+    response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store", "Content-Type": KIND})
+    session.streams += 1
+    try:
+        await response.prepare(request)
+        lines = _Lines(response)
+        try:
+            await send(lines)
         except AdminError as error:
-            await lines.send("trouble", refused(error).sentence)
-        else:
-            await lines.send("end", _progress(search) | _end(search))
+            await lines.send("trouble", capital(refused(error).sentence))
     except ConnectionError:
         pass  # The page is gone.
     finally:
         session.streams -= 1
         session.touch(clock.monotonic_ms())
-        await tasks.cancel_all()
     return response
 
 

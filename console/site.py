@@ -6,6 +6,7 @@
     GET  /console/api/view/X    a view (`views`)
     GET  /console/api/events    sends the views in its parameter `views`, [[name, parameters], …], whenever they change
     POST /console/api/search    sends records that are found, line by line (`searches`)
+    POST /console/api/follow    sends records that are written, line by line
     POST /console/api/login     logs in with a name and a password, or with the token of the URL
     POST /console/api/X         a change or a rehearsal (`changes`)
 
@@ -32,7 +33,7 @@ from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
-from lowtide.console.searches import search_stream
+from lowtide.console.searches import follow_stream, search_stream
 from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
@@ -129,6 +130,7 @@ class ConsoleSite:
         app.router.add_get(PATH + "/api/view/{view}", self._guarded(self._view))
         app.router.add_get(PATH + "/api/events", lives_long(self._guarded(self._events)))
         app.router.add_post(PATH + "/api/search", lives_long(self._guarded(self._search)))
+        app.router.add_post(PATH + "/api/follow", lives_long(self._guarded(self._follow)))
         app.router.add_post(PATH + "/api/login", self._guarded(self._log_in))
         app.router.add_post(PATH + "/api/logout", self._guarded(self._log_out))
         for name in (*REHEARSALS, *CHANGES):
@@ -226,6 +228,10 @@ class ConsoleSite:
     async def _search(self, request: web.Request) -> web.StreamResponse:
         session = await self._visitor(request)
         return await search_stream(request, session, await _body(request), self._ports.clock, PAGE_HEADERS)
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        session = await self._visitor(request)
+        return await follow_stream(request, session, await _body(request), self._ports.clock, PAGE_HEADERS)
 
     # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:

@@ -6,6 +6,7 @@ import { CHOICES, recordOf } from "./record.js";
 import { bytes, count, plural } from "./units.js";
 
 const ROWS_MAX = 1000;
+const FOLLOWED_MAX = 500;
 const SECONDS = 30;
 const PLACES = [
   ["newest", "The newest"],
@@ -14,9 +15,11 @@ const PLACES = [
   ["until", "Before a time"],
   ["offset", "From an offset on"],
   ["before", "Before an offset"],
+  ["follow", "New ones, as they are written"],
 ];
 const BY_TIME = new Set(["time", "until"]);
 const BY_OFFSET = new Set(["offset", "before"]);
+const BACKWARDS = new Set(["newest", "until", "before"]);
 const CONDITIONS = ["text", "key", "header", "where"];
 
 export function recordsPage(main, given) {
@@ -53,6 +56,7 @@ export function recordsPage(main, given) {
     value.inputMode = byTime ? "text" : "numeric";
     if (byTime && !/T/.test(value.value)) value.value = "";
     partitions.required = BY_OFFSET.has(place.value);
+    number.disabled = place.value === "follow";
   }
   fit();
 
@@ -73,7 +77,9 @@ export function recordsPage(main, given) {
     ends.signal.addEventListener("abort", () => running.abort());
     set(result);
     try {
-      new Found(result, what, running.signal).search(requestOf(what));
+      const request = requestOf(what);
+      if (what.place === "follow") new Followed(result, what, running.signal).follow(request);
+      else new Found(result, what, running.signal).search(request);
     } catch (trouble) {
       set(result, notice("trouble", trouble.message));
     }
@@ -103,8 +109,7 @@ function readAddress(given) {
 /** The request for an address. Errors: an Error with a sentence. */
 function requestOf(what) {
   const numbers = numbersOf(what.partitions);
-  const backwards = what.place === "newest" || what.place === "until" || what.place === "before";
-  const request = { topic: what.topic, order: backwards ? "newest" : "oldest", count: what.isOne ? 1 : Number(what.count), seconds: SECONDS };
+  const request = { topic: what.topic, order: BACKWARDS.has(what.place) ? "newest" : "oldest", count: what.isOne ? 1 : Number(what.count), seconds: SECONDS };
   if (numbers) request.partitions = numbers;
   if (BY_TIME.has(what.place)) request.time = /^\d+$/.test(what.value) ? what.value : new Date(what.value).toISOString();
   if (BY_OFFSET.has(what.place)) {
@@ -127,82 +132,19 @@ function numbersOf(text) {
   return [...found];
 }
 
-/** The list of what is found, with its progress. */
-class Found {
-  constructor(place, what, signal) {
+/** Rows in the order of the list, at most `room` of them. */
+class Rows {
+  constructor(what, isBackwards, room) {
     this.what = what;
-    this.signal = signal;
+    this.isBackwards = isBackwards;
+    this.room = room;
     this.rows = [];
-    this.room = 0;
-    this.list = h("div", { class: "records" });
-    this.progress = h("progress", { max: 1, value: 0, "aria-label": "Searched" });
-    this.state = h("p", { class: "state" });
-    this.stop = h("button", { type: "button" }, "Stop");
-    this.more = h("button", { type: "button", hidden: true }, "More");
-    this.notes = h("div", { class: "notices" });
-    this.line = h("div", { class: "body searching" }, h("div", { class: "choice" }, this.progress, this.stop, this.more), this.state);
-    this.title = h("span", {}, "Searching");
     this.head = h("div", { class: "records-head", "aria-hidden": "true", hidden: true }, ["Partition", "Offset", "Time", "Key", "Value"].map((text) => h("span", {}, text)));
-    set(place, panel(this.title, {}, this.line, this.notes, this.head, this.list));
+    this.list = h("div", { class: "records" });
   }
 
-  async search(request) {
-    this.isBackwards = request.order === "newest";
-    this.room = Math.min(ROWS_MAX, this.rows.length + request.count);
-    this.before = this.rows.length;
-    const stopping = new AbortController();
-    const stop = () => stopping.abort();
-    this.signal.addEventListener("abort", stop);
-    this.stop.onclick = stop;
-    this.stop.hidden = this.progress.hidden = false;
-    this.more.hidden = true;
-    this.end = null;
-    this.trouble = null;
-    try {
-      await lines("search", request, stopping.signal, (line) => this.take(line));
-    } catch (error) {
-      this.trouble = error.message;
-    }
-    this.signal.removeEventListener("abort", stop);
-    if (this.signal.aborted) return;
-    this.stop.hidden = this.progress.hidden = true;
-    this.finish(request);
-  }
-
-  take(line) {
-    if (line.hits) for (const row of line.hits) this.insert(row);
-    if (line.progress) this.say(line.progress);
-    if (line.end) this.end = line.end;
-    if (line.trouble) this.trouble = line.trouble;
-  }
-
-  say(done) {
-    this.progress.value = done.share;
-    this.title.textContent = `${plural(this.rows.length, "record")} so far`;
-    this.state.textContent = `${searched(done)}.`;
-  }
-
-  finish(request) {
-    const found = this.rows.length - this.before;
-    this.title.textContent = this.rows.length ? plural(this.rows.length, "record") : "No record";
-    say(this.title.textContent);
-    if (this.trouble !== null) {
-      set(this.notes, notice("trouble", this.trouble));
-      this.state.textContent = "";
-      this.line.hidden = true;
-      return;
-    }
-    const { end } = this;
-    if (end === null) {
-      this.state.textContent = `Stopped. ${this.state.textContent}`;
-      return;
-    }
-    this.state.textContent = `${WHY[end.why]} ${searched(end)}.`;
-    set(this.notes, notesOf(end, this.what, this.rows));
-    const next = Object.fromEntries(Object.entries(end.next));
-    this.more.hidden = end.why === "complete" || this.what.isOne || this.rows.length >= ROWS_MAX;
-    this.more.textContent = found < request.count ? "Search further" : this.isBackwards ? "Older records" : "Newer records";
-    this.more.onclick = () => this.search({ ...request, time: undefined, offsets: next });
+  get size() {
+    return this.rows.length;
   }
 
   /** Put a row where it belongs, and drop the last one if there are too many. */
@@ -225,6 +167,153 @@ class Found {
   compare(one, other) {
     const sign = this.isBackwards ? -1 : 1;
     return sign * (Number(one.timestamp) - Number(other.timestamp)) || one.partition - other.partition || sign * Number(BigInt(one.offset) - BigInt(other.offset));
+  }
+}
+
+/** New records, the newest first. A hidden tab follows nothing, and goes on where it was when it is shown again. */
+class Followed {
+  constructor(place, what, signal) {
+    this.signal = signal;
+    this.rows = new Rows(what, true, FOLLOWED_MAX);
+    this.next = null;
+    this.seen = this.skipped = this.seenBefore = this.skippedBefore = 0;
+    this.state = h("p", { class: "state" });
+    this.button = h("button", { type: "button" }, "Pause");
+    this.notes = h("div", { class: "notices" });
+    this.live = h("span", { class: "live still" }, "Waiting");
+    set(place, panel("New records", {}, h("div", { class: "body searching" }, h("div", { class: "choice" }, this.button, this.live), this.state), this.notes, this.rows.head, this.rows.list));
+  }
+
+  follow(request) {
+    this.request = request;
+    this.isPaused = false;
+    this.button.onclick = () => { this.isPaused = !this.isPaused; this.turn(); };
+    document.addEventListener("visibilitychange", () => this.turn(), { signal: this.signal });
+    this.signal.addEventListener("abort", () => this.ask?.abort());
+    this.turn();
+  }
+
+  /** Begin or end to ask, as the tab is shown and is not paused. */
+  turn() {
+    const wanted = !this.isPaused && !document.hidden && !this.signal.aborted;
+    this.button.textContent = this.isPaused ? "Continue" : "Pause";
+    if (!wanted) {
+      this.ask?.abort();
+      this.ask = null;
+      this.live.className = "live still";
+      this.live.textContent = "Paused";
+    } else if (!this.ask) {
+      this.run(this.ask = new AbortController());
+    }
+  }
+
+  async run(ask) {
+    this.seenBefore += this.seen;
+    this.skippedBefore += this.skipped;
+    this.seen = this.skipped = 0;
+    let trouble = null;
+    try {
+      await lines("follow", this.next ? { ...this.request, offsets: this.next } : this.request, ask.signal, (line) => {
+        if (line.hits) for (const row of line.hits) this.rows.insert(row);
+        if (line.followed) this.say(line.followed);
+        if (line.trouble) trouble = line.trouble;
+      });
+    } catch (error) {
+      trouble = error.message;
+    }
+    if (this.ask !== ask) return;
+    this.ask = null;
+    if (trouble === null) return void this.turn();
+    set(this.notes, notice("trouble", trouble));
+    this.isPaused = true;
+    this.turn();
+  }
+
+  say(done) {
+    this.next = done.next;
+    this.seen = done.records;
+    this.skipped = done.skipped;
+    this.live.className = "live";
+    this.live.textContent = "Live";
+    const skipped = this.skippedBefore + this.skipped;
+    const lost = skipped ? ` ${plural(skipped, "record")} left out, because they came faster than a page can show them.` : "";
+    this.state.textContent = `${plural(this.seenBefore + this.seen, "record")} read from ${plural(Object.keys(done.next).length, "partition")}.${lost}`;
+    set(this.notes, done.troubles.map((sentence) => notice("warning", sentence)));
+  }
+}
+
+/** The list of what is found, with its progress. */
+class Found {
+  constructor(place, what, signal) {
+    this.what = what;
+    this.signal = signal;
+    this.progress = h("progress", { max: 1, value: 0, "aria-label": "Searched" });
+    this.state = h("p", { class: "state" });
+    this.stop = h("button", { type: "button" }, "Stop");
+    this.more = h("button", { type: "button", hidden: true }, "More");
+    this.notes = h("div", { class: "notices" });
+    this.line = h("div", { class: "body searching" }, h("div", { class: "choice" }, this.progress, this.stop, this.more), this.state);
+    this.title = h("span", {}, "Searching");
+    this.rows = new Rows(what, BACKWARDS.has(what.place), 0);
+    set(place, panel(this.title, {}, this.line, this.notes, this.rows.head, this.rows.list));
+  }
+
+  async search(request) {
+    this.before = this.rows.size;
+    this.rows.room = Math.min(ROWS_MAX, this.before + request.count);
+    const stopping = new AbortController();
+    const stop = () => stopping.abort();
+    this.signal.addEventListener("abort", stop);
+    this.stop.onclick = stop;
+    this.stop.hidden = this.progress.hidden = false;
+    this.more.hidden = true;
+    this.end = null;
+    this.trouble = null;
+    try {
+      await lines("search", request, stopping.signal, (line) => this.take(line));
+    } catch (error) {
+      this.trouble = error.message;
+    }
+    this.signal.removeEventListener("abort", stop);
+    if (this.signal.aborted) return;
+    this.stop.hidden = this.progress.hidden = true;
+    this.finish(request);
+  }
+
+  take(line) {
+    if (line.hits) for (const row of line.hits) this.rows.insert(row);
+    if (line.progress) this.say(line.progress);
+    if (line.end) this.end = line.end;
+    if (line.trouble) this.trouble = line.trouble;
+  }
+
+  say(done) {
+    this.progress.value = done.share;
+    this.title.textContent = `${plural(this.rows.size, "record")} so far`;
+    this.state.textContent = `${searched(done)}.`;
+  }
+
+  finish(request) {
+    const found = this.rows.size - this.before;
+    this.title.textContent = this.rows.size ? plural(this.rows.size, "record") : "No record";
+    say(this.title.textContent);
+    if (this.trouble !== null) {
+      set(this.notes, notice("trouble", this.trouble));
+      this.state.textContent = "";
+      this.line.hidden = true;
+      return;
+    }
+    const { end } = this;
+    if (end === null) {
+      this.state.textContent = `Stopped. ${this.state.textContent}`;
+      return;
+    }
+    this.state.textContent = `${WHY[end.why]} ${searched(end)}.`;
+    set(this.notes, notesOf(end, this.what, this.rows.rows));
+    const next = Object.fromEntries(Object.entries(end.next));
+    this.more.hidden = end.why === "complete" || this.what.isOne || this.rows.size >= ROWS_MAX;
+    this.more.textContent = found < request.count ? "Search further" : this.rows.isBackwards ? "Older records" : "Newer records";
+    this.more.onclick = () => this.search({ ...request, time: undefined, offsets: next });
   }
 }
 
