@@ -6,7 +6,7 @@ steps it makes before other work gets its turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -170,17 +170,11 @@ def fetched_batches(fetched: FetchedRecords) -> Iterator[ReadableBatch]:
         yield ReadableBatch(header, content, is_aborted and not header.is_control)
 
 
-def rows_of(
-    batches: Sequence[ReadableBatch], first: Offset, end: Offset, *, control: bool, max_bytes: int
-) -> list[Row]:
-    """Returns the rows from `first` to `end` (exclusive), without aborted ones. Errors: UnreadableBatchError."""
-    rows: list[Row] = []
-    for batch in batches:
-        batch.check()
-        if batch.header.is_control:
-            if control and first <= batch.header.base_offset < end:
-                rows.append(batch.marker())
-        elif not batch.is_aborted:
-            found = batch.records(batch.payload(max_bytes))
-            rows += [each for each in found if each is not None and first <= each.offset < end]
-    return rows
+def rows_of(batch: ReadableBatch, *, control: bool, max_bytes: int) -> list[Row]:
+    """Returns all rows of a batch; those of an aborted one are left out. Errors: UnreadableBatchError."""
+    batch.check()
+    if batch.header.is_control:
+        return [batch.marker()] if control else []
+    if batch.is_aborted:
+        return []
+    return [each for each in batch.records(batch.payload(max_bytes)) if each is not None]

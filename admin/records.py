@@ -1,10 +1,10 @@
-"""Fetches some records of a partition from its leader, to inspect them: from an offset on, or the last ones."""
+"""Fetches some records of a partition from its leader, to inspect them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from lowtide.admin.attempts import Done, Outcome, RetryLater
 from lowtide.admin.call import AdminCall, AdminClientBase, by_topic
@@ -12,9 +12,7 @@ from lowtide.admin.cluster_view import ClusterView
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.leaders import LeaderFinder
 from lowtide.protocol.client.retries import is_retriable
-from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from lowtide.protocol.records import iterate_batches
 from lowtide.protocol.types import BrokerId, Offset, ProducerId, TopicPartition
 
 T = TypeVar("T")
@@ -125,63 +123,3 @@ def _outcome(key: TopicPartition, offset: Offset, row: Any, leaders: LeaderFinde
             aborted=tuple((each.producer_id, each.first_offset) for each in row.aborted_transactions or ()),
         )
     )
-
-
-STEP_BYTES_MAX: Final = 1 << 20
-"""A step back that turns out to have more bytes is repeated with a quarter of the offsets."""
-
-BACKWARD_BYTES_MAX: Final = 32 << 20
-"""How many bytes are read for the last records of a partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastRows(Generic[T]):
-    """The last rows below an offset, the oldest first."""
-
-    rows: list[T]
-    first: Offset
-    """Nothing is left out between it and the first row, unless there are `count` rows."""
-    is_complete: bool
-    """Whether there are as many rows as were asked for, or all of the log's."""
-
-
-async def last_rows(
-    fetch: Callable[[Offset], Awaitable[FetchedRecords]],
-    rows_of: Callable[[FetchedRecords, Offset, Offset], tuple[list[T], Offset]],
-    log_start: Offset,
-    end: Offset,
-    count: int,
-) -> LastRows[T]:
-    """Returns the last `count` rows between `log_start` and `end` (exclusive).
-
-    `rows_of` returns the rows of fetched batches from the second argument up to the third (exclusive), and the offset
-    after the batches. A number of records is not a number of offsets: compacted and transactional logs have gaps. So it
-    steps back over twice as many offsets each time, until it has enough rows. Errors: those of `fetch` and `rows_of`.
-    """
-    found: list[T] = []
-    until, width, room = end, 1, BACKWARD_BYTES_MAX
-    while until > log_start and len(found) < count and room > 0:
-        begin = max(log_start, until - width)
-        rows, offset, base, taken = list[T](), begin, begin, 0
-        while offset < until and (taken < STEP_BYTES_MAX or width == 1):
-            try:
-                fetched = await fetch(offset)
-            except BrokerAnsweredError as error:
-                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise
-                return LastRows(found, until, is_complete=True)  # They were deleted meanwhile.
-            if offset == begin:
-                base = min(begin, next((header.base_offset for _, header in iterate_batches(fetched.records)), begin))
-                base = max(base, log_start)
-            some, following = rows_of(fetched, base if offset == begin else offset, until)
-            rows += some
-            taken += len(fetched.records)
-            if following <= offset:
-                break
-            offset = following
-        room -= taken
-        if offset < until and width > 1:
-            width = max(1, width // 4)
-            continue
-        found, until, width = rows + found, base, 2 * width
-    return LastRows(found[-count:], until, is_complete=len(found) >= count or until <= log_start)

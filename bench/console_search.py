@@ -3,7 +3,7 @@
     python -m bench.console_search --mib 1024
 
 A topic is filled, then the console searches it by text, by header and by a filter, with hits in the middle of the log.
-Meanwhile another process sends small requests (Fetch of one record). It prints the time to the first hits, the whole
+Meanwhile another process sends small requests. It prints the time to the first hits, the whole
 time, and the delays of the small requests with and without a search.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import select
 import socket
 import struct
 import subprocess
@@ -19,9 +19,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.synchronize import Event
 from typing import Any
 
 from confluent_kafka import Producer
@@ -49,7 +48,11 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--mib", type=int, default=1024, help="the size of the topic")
     given.add_argument("--codec", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"])
+    given.add_argument("--probe", metavar="ADDRESS", help="only send small requests, and print their times")
     arguments = given.parse_args()
+    if arguments.probe:
+        probe(arguments.probe)
+        return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, broker(folder) as (bootstrap, url):
         count = fill(bootstrap, arguments.mib, arguments.codec)
         print("no search:", delays_of(bootstrap, lambda: time.sleep(WARM_S)), flush=True)
@@ -138,35 +141,32 @@ def lines(url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def delays_of(bootstrap: str, work: Any) -> str:
+def delays_of(bootstrap: str, work: Callable[[], object]) -> str:
     """Returns the delays of small requests while `work` runs."""
-    stop, begun = multiprocessing.Event(), multiprocessing.Event()
-    receive, send = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.Process(target=probe, args=(bootstrap, begun, stop, send))
-    process.start()
-    begun.wait()
-    work()
-    stop.set()
-    delays = receive.recv()
-    process.join()
-    p50, p99 = percentile(sorted(delays), 0.5), percentile(sorted(delays), 0.99)
-    return f"small requests: {len(delays)}, p50 {p50:.1f}, p99 {p99:.1f}, worst {max(delays):.1f} ms"
+    command = [sys.executable, "-m", "bench.console_search", "--probe", bootstrap]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        work()
+        answer, _ = process.communicate("stop\n")
+    delays = sorted(json.loads(answer))
+    p50, p99 = percentile(delays, 0.5), percentile(delays, 0.99)
+    return f"small requests: {len(delays)}, p50 {p50:.1f}, p99 {p99:.1f}, worst {delays[-1]:.1f} ms"
 
 
-def probe(bootstrap: str, begun: Event, stop: Event, results: Any) -> None:
-    """Sends small requests, one every few milliseconds, until `stop`."""
+def probe(bootstrap: str) -> None:
+    """Sends small requests, one every few milliseconds, until its input ends; prints their times."""
     host, _, port = bootstrap.rpartition(":")
     delays = []
     with socket.create_connection((host, int(port))) as connection:
-        begun.set()
-        while not stop.is_set():
+        print("begun", flush=True)
+        while not select.select([sys.stdin], [], [], REST_S)[0]:
             began = time.perf_counter()
             connection.sendall(API_VERSIONS)
             (size,) = struct.unpack(">i", read(connection, 4))
             read(connection, size)
             delays.append((time.perf_counter() - began) * 1000)
-            time.sleep(REST_S)
-    results.send(delays)
+    print(json.dumps(delays))
 
 
 def read(connection: socket.socket, size: int) -> bytes:

@@ -84,11 +84,9 @@ async def read_ledger(call: NetworkCall) -> Ledger:
         raise CommandError("no broker returned the cluster's id.")
     ledger = Ledger(cluster_id, {})
     offset, end = [await _offset_at(call, place) for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
-    wanted = ShowRequest(
-        partition=_PARTITION, named=False, end=end, count=ENDLESS, form=Form.TEXT, control=False, read_committed=False
-    )
+    wanted = ShowRequest(named=False, end=end, count=ENDLESS, form=Form.TEXT, control=False, read_committed=False)
     while offset < end:
-        rows, following = readable(await call.client.fetch_records(_PARTITION, offset), offset, wanted)
+        rows, following = readable(await call.client.fetch_records(_PARTITION, offset), _PARTITION, offset, wanted)
         for row in rows:
             if isinstance(row, Record):
                 ledger.add(row.key, row.value)
