@@ -21,9 +21,10 @@ from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
 from lowtide.admin.records import FetchedRecords, FetchTerms, fetch_each
-from lowtide.admin.search_conditions import Conditions, Decode, Matcher, decode_json
+from lowtide.admin.search_conditions import Conditions, Matcher
 from lowtide.admin.search_walk import FirstHits, Hit
 from lowtide.admin.slices import Slices, payload_of
+from lowtide.admin.value_decoding import ValueDecoder
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.types import Offset, TopicPartition
 
@@ -75,14 +76,14 @@ class FollowRound:
 class Follow:
     """Follows the partitions of a topic."""
 
-    def __init__(self, client: AdminClient, request: FollowRequest, decode: Decode = decode_json) -> None:
+    def __init__(self, client: AdminClient, request: FollowRequest, decoder: ValueDecoder | None = None) -> None:
         self.request = request
         self.offsets: dict[int, Offset] = {}
         """The next offset of each partition."""
         self.records = 0
         """How many records were read."""
         self._client = client
-        self._matcher = Matcher(request.conditions, decode)
+        self._matcher = Matcher(request.conditions, decoder or ValueDecoder())
         self._slices = Slices(client.cluster.ports.clock)
         self._turn = 0
 
@@ -164,7 +165,7 @@ class Follow:
                         await self._slices.rest()
                     if record is None or record.offset < begin:
                         continue
-                    if not has_conditions or self._matcher.matches(record):
+                    if not has_conditions or await self._matcher.meets(record):
                         first.add(key.partition, record)
                         found += 1
             except UnreadableBatchError as error:

@@ -7,15 +7,15 @@ All conditions must be met. A batch that does not contain their bytes is not dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from lowtide.admin.schemas.framing import NotPreparedError
 from lowtide.admin.search_expression import Expression, TooMuchWorkError
 
 if TYPE_CHECKING:
+    from lowtide.admin.value_decoding import ValueDecoder
     from lowtide.protocol.records import Record
 
 VALUE_BYTES_MAX: Final = 256 << 10
@@ -23,17 +23,6 @@ VALUE_BYTES_MAX: Final = 256 << 10
 
 TEXT_BYTES_MAX: Final = 4_096
 """The longest text, key, or header that is searched for."""
-
-Decode = Callable[[bytes], Any]
-"""Decodes a value. Errors: ValueError for a value of another format."""
-
-
-def decode_json(value: bytes) -> Any:
-    """Decodes JSON. Errors: ValueError."""
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +73,18 @@ def header_condition(text: str) -> tuple[bytes, bytes | None]:
 class Matcher:
     """Tests records, and counts values that an expression could not be applied to."""
 
-    def __init__(self, conditions: Conditions, decode: Decode = decode_json) -> None:
+    def __init__(self, conditions: Conditions, decoder: ValueDecoder) -> None:
         self._conditions = conditions
-        self._decode = decode
+        self._decoder = decoder
         self.other_format_total = 0
         """Values that are not of the format."""
+        self.other_format_reason = ""
+        """The reason of the first of them."""
         self.too_large_total = 0
         """Values that are too large for the expression."""
 
     def matches(self, record: Record) -> bool:
-        """Returns whether a record meets all conditions. Errors: those of the decoder, except ValueError."""
+        """Returns whether a record meets all conditions. Errors: NotPreparedError."""
         wanted = self._conditions
         if wanted.key is not None and record.key != wanted.key:
             return False
@@ -105,6 +96,15 @@ class Matcher:
             return False
         return wanted.where is None or self._is_true(wanted.where, record.value)
 
+    async def meets(self, record: Record) -> bool:
+        """Like `matches`, but asks for the schema of the value, if it is not known yet."""
+        for _ in range(2):
+            try:
+                return self.matches(record)
+            except NotPreparedError:
+                await self._decoder.prepare(record.value or b"")
+        return False  # Its schema was forgotten already.
+
     def _is_true(self, where: Expression, value: bytes | None) -> bool:
         if value is None:
             return False
@@ -112,9 +112,10 @@ class Matcher:
             self.too_large_total += 1
             return False
         try:
-            decoded = self._decode(value)
-        except ValueError:
+            decoded = self._decoder.decode(value)
+        except ValueError as error:
             self.other_format_total += 1
+            self.other_format_reason = self.other_format_reason or str(error)
             return False
         try:
             return where.is_true(decoded)

@@ -23,9 +23,10 @@ from lowtide.admin.batch_rows import Payload, ReadableBatch, UnreadableBatchErro
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
-from lowtide.admin.search_conditions import Conditions, Decode, Matcher, decode_json
+from lowtide.admin.search_conditions import Conditions, Matcher
 from lowtide.admin.search_walk import WINDOW_BYTES_MAX, FirstHits, Hit, OffsetWindow, PartitionWalk, next_walk
 from lowtide.admin.slices import Slices, payload_of
+from lowtide.admin.value_decoding import ValueDecoder
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.runtime.tasks import TaskRegistry
@@ -119,10 +120,10 @@ class SearchFigures:
 class Search:
     """One search. `run` it once; its figures may be read meanwhile."""
 
-    def __init__(self, client: AdminClient, request: SearchRequest, decode: Decode = decode_json) -> None:
+    def __init__(self, client: AdminClient, request: SearchRequest, decoder: ValueDecoder | None = None) -> None:
         self.request = request
         self.progress = SearchFigures()
-        self.matcher = Matcher(request.conditions, decode)
+        self.matcher = Matcher(request.conditions, decoder or ValueDecoder())
         self.walks: Sequence[PartitionWalk] = ()
         self.ends: Mapping[int, tuple[Offset, Offset]] = {}
         """Log start and high watermark of each partition, when the search began."""
@@ -351,7 +352,7 @@ class Search:
 
     async def _search_records(self, number: int, batch: ReadableBatch, payload: Payload, window: OffsetWindow) -> None:
         """Keeps the records of a batch that meet the conditions. Errors: UnreadableBatchError."""
-        matches = self.matcher.matches if self.request.conditions.has_any else None
+        has_conditions = self.request.conditions.has_any
         expensive = self.request.conditions.where is not None
         records = batch.records(payload, self._needles[0] if self._needles else b"")
         for step, record in enumerate(records):
@@ -359,6 +360,6 @@ class Search:
                 await self._slices.rest()
             if record is None or not window.begin <= record.offset < window.end:
                 continue
-            if matches is None or matches(record):
+            if not has_conditions or await self.matcher.meets(record):
                 self.progress.hits += 1
                 self._first.add(number, record)

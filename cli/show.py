@@ -18,6 +18,7 @@ from lowtide.admin.records import FetchedRecords
 from lowtide.admin.search_conditions import Conditions, Matcher
 from lowtide.admin.searching import Place as SearchPlace
 from lowtide.admin.searching import SearchLimits, SearchRequest
+from lowtide.admin.value_decoding import ValueDecoder
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import parsed_partitions
@@ -241,7 +242,7 @@ async def _chosen(call: NetworkCall, text: str) -> list[TopicPartition]:
 
 async def _show(call: NetworkCall, key: TopicPartition, wanted: ShowRequest, offset: Offset, *, follow: bool) -> None:
     """Prints records from `offset` on; with `follow` also new ones. Errors: CommandError, AdminError."""
-    shown, matcher = 0, Matcher(wanted.conditions)
+    shown, matcher = 0, Matcher(wanted.conditions, ValueDecoder())
     while offset < wanted.end and shown < wanted.count:
         fetched = await _fetched(call, key, wanted, offset, follow=follow)
         if isinstance(fetched, int):
@@ -250,7 +251,7 @@ async def _show(call: NetworkCall, key: TopicPartition, wanted: ShowRequest, off
             continue
         rows, following = readable(fetched, key, offset, wanted)
         if wanted.conditions.has_any:
-            rows = [row for row in rows if isinstance(row, Record) and matcher.matches(row)]
+            rows = [row for row in rows if isinstance(row, Record) and await matcher.meets(row)]
         for row in rows[: wanted.count - shown]:
             print_row(call.output, key, row, wanted)
         shown += len(rows)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.batch_rows import MarkerRow, Row
 from lowtide.admin.offsets import OffsetSpec, Timestamp
+from lowtide.admin.schemas.framing import NotPreparedError
+from lowtide.admin.schemas.values import plain
 from lowtide.admin.searching import Place, Search, SearchLimits, SearchRequest
+from lowtide.admin.value_decoding import decode_msgpack
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import bad, sentence_of
@@ -18,6 +21,7 @@ from lowtide.console.arguments import Parameters
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
+    from lowtide.admin.schemas.values import SchemaValues
 
 COUNT_MAX: Final = 200
 """The most rows of a page."""
@@ -25,6 +29,10 @@ COUNT_MAX: Final = 200
 SHOWN_BYTES_MAX: Final = 8 * 1024
 """The shown bytes of a key, a value or a header; longer ones are cut."""
 
+SCHEMA_BYTES_MAX: Final = 64 * 1024
+"""The longest value that is read by a schema."""
+
+DECODED_CHARACTERS_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 50
 PLACES: Final = ("offset", "time", "start", "end", "before")
 
@@ -81,8 +89,8 @@ def _place(given: Parameters, place: str, partition: int) -> Place:
     return OffsetSpec.LATEST if wanted < 0 else {partition: wanted}
 
 
-def row_value(row: Row) -> dict[str, Any]:
-    """Returns a row for the page."""
+def row_value(row: Row, schemas: SchemaValues | None = None) -> dict[str, Any]:
+    """Returns a row for the page. `schemas` reads values by a registry, those of schemas that are prepared."""
     if isinstance(row, MarkerRow):
         return {
             "offset": row.offset,
@@ -93,8 +101,8 @@ def row_value(row: Row) -> dict[str, Any]:
     return {
         "offset": row.offset,
         "timestamp": row.timestamp,
-        "key": content(row.key),
-        "value": content(row.value),
+        "key": content(row.key, schemas),
+        "value": content(row.value, schemas),
         "headers": [
             {"name": name.decode("utf-8", "backslashreplace")[:SHOWN_BYTES_MAX], "value": content(value)}
             for name, value in row.headers[:HEADERS_MAX]
@@ -103,15 +111,19 @@ def row_value(row: Row) -> dict[str, Any]:
     }
 
 
-def content(value: bytes | None) -> dict[str, Any] | None:
-    """Returns bytes for the page: their number, hex digits, and text or JSON if they are valid."""
+def content(value: bytes | None, schemas: SchemaValues | None = None) -> dict[str, Any] | None:
+    """Returns bytes for the page: their number, hex digits, and the other forms that they have."""
     if value is None:
         return None
     shown = value[:SHOWN_BYTES_MAX]
     described: dict[str, Any] = {"bytes": len(value), "hex": shown.hex()}
+    if schemas is not None and len(value) <= SCHEMA_BYTES_MAX:
+        described |= _by_schema(value, schemas)
     try:
         described["text"] = value.decode("utf-8")[:SHOWN_BYTES_MAX]
     except UnicodeDecodeError:
+        if len(value) <= SHOWN_BYTES_MAX and "schema" not in described:
+            described |= _msgpack(value)
         return described
     if len(value) <= SHOWN_BYTES_MAX and value[:1] in (b"{", b"["):
         try:
@@ -119,3 +131,28 @@ def content(value: bytes | None) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             return described
     return described
+
+
+def _by_schema(value: bytes, schemas: SchemaValues) -> dict[str, Any]:
+    """Returns what a schema of the registry makes of a value, or why it can't be read."""
+    try:
+        found = schemas.decoded(value)
+    except NotPreparedError:
+        return {}
+    except ValueError as error:
+        return {"unread": sentence_of(error)}
+    if found is None:
+        return {}
+    text = json.dumps(found.value, indent=2, ensure_ascii=False)[:DECODED_CHARACTERS_MAX]
+    return {"schema": text, "schema_name": f"{found.kind}, schema {found.schema_id}"}
+
+
+def _msgpack(value: bytes) -> dict[str, Any]:
+    """Returns MessagePack as JSON, if a value is a map or a list in it: any bytes begin as some number."""
+    try:
+        found = decode_msgpack(value)
+        if not isinstance(found, dict | list):
+            return {}
+        return {"msgpack": json.dumps(plain(found), indent=2, ensure_ascii=False)}
+    except (ValueError, RecursionError):
+        return {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,19 +23,23 @@ from aiohttp import web
 from lowtide.admin.errors import AdminError
 from lowtide.admin.following import Follow, FollowRequest
 from lowtide.admin.offsets import OffsetSpec, Timestamp
+from lowtide.admin.schemas.framing import NotPreparedError
 from lowtide.admin.search_conditions import TEXT_BYTES_MAX, Conditions, header_condition
 from lowtide.admin.search_expression import LENGTH_MAX, Expression
 from lowtide.admin.search_walk import Hit
 from lowtide.admin.searching import TROUBLES_MAX, Place, Search, SearchLimits, SearchRequest
+from lowtide.admin.value_decoding import ValueDecoder
 from lowtide.admin.wanted_offsets import parse_time
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, bad, encoded, refused, sentence_of
 from lowtide.console.arguments import Parameters
 from lowtide.console.records import COUNT_MAX, row_value
 from lowtide.console.sessions import STREAMS_MAX, ConsoleSession
+from lowtide.protocol.records import Record
 from lowtide.runtime.tasks import TaskRegistry
 
 if TYPE_CHECKING:
+    from lowtide.admin.schemas.values import SchemaValues
     from lowtide.runtime.clock import Clock
 
 KIND: Final = "application/x-ndjson"
@@ -117,8 +122,9 @@ def _offsets(value: Any) -> Mapping[int, int]:
 class _Lines:
     """The stream of an answer."""
 
-    def __init__(self, response: web.StreamResponse) -> None:
+    def __init__(self, response: web.StreamResponse, schemas: SchemaValues | None) -> None:
         self._response = response
+        self._schemas = schemas
 
     async def send(self, kind: str, value: Any) -> None:
         """Sends a line. Errors: ConnectionError if the page is gone."""
@@ -127,8 +133,26 @@ class _Lines:
     async def send_hits(self, hits: Sequence[Hit]) -> None:
         """Sends rows, each in a step of its own, because other work waits for the event loop."""
         for hit in hits:
-            await self.send("hits", [{"partition": hit.partition, **row_value(hit.row)}])
+            if self._schemas is not None and isinstance(hit.row, Record):
+                await self._prepare(self._schemas, hit.row)
+            await self.send("hits", [{"partition": hit.partition, **row_value(hit.row, self._schemas)}])
             await asyncio.sleep(0)
+
+    async def _prepare(self, schemas: SchemaValues, record: Record) -> None:
+        """Asks for the schemas of a record that are not known yet."""
+        for content in filter(None, (record.key, record.value)):
+            try:
+                schemas.decoded(content)
+            except NotPreparedError:
+                await asyncio.to_thread(schemas.prepare, content)
+            except ValueError:
+                continue
+
+
+def _decoder(given: Parameters, ports: StreamPorts) -> ValueDecoder:
+    """Returns what a filter sees of values. Errors: RefusedError."""
+    form = arguments.choice(given, "values", ("json", "msgpack"), "json")
+    return ValueDecoder(ports.schemas, is_msgpack=form == "msgpack")
 
 
 def follow_request(given: Parameters) -> FollowRequest:
@@ -143,11 +167,21 @@ def follow_request(given: Parameters) -> FollowRequest:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPorts:
+    """What all streams of a console have in common."""
+
+    clock: Clock
+    headers: Mapping[str, str]
+    schemas: SchemaValues | None
+    """Reads values by a schema registry."""
+
+
 async def search_stream(
-    request: web.Request, session: ConsoleSession, given: Parameters, clock: Clock, headers: Mapping[str, str]
+    request: web.Request, session: ConsoleSession, given: Parameters, ports: StreamPorts
 ) -> web.StreamResponse:
     """Searches until it ends, or until the page closes the connection. Errors: RefusedError before the first line."""
-    search = Search(session.client, search_request(given))
+    search = Search(session.client, search_request(given), _decoder(given, ports))
 
     async def send(lines: _Lines) -> None:
         tasks = TaskRegistry(lambda *_: None)  # A page that is gone ends the search too.
@@ -158,17 +192,17 @@ async def search_stream(
             await tasks.cancel_all()
         await lines.send("end", _progress(search) | _end(search))
 
-    return await _streamed(request, session, headers, send, clock)
+    return await _streamed(request, session, ports, send)
 
 
 async def follow_stream(
-    request: web.Request, session: ConsoleSession, given: Parameters, clock: Clock, headers: Mapping[str, str]
+    request: web.Request, session: ConsoleSession, given: Parameters, ports: StreamPorts
 ) -> web.StreamResponse:
     """Sends new records until the page closes the connection, at most for `FOLLOW_S`; the page then asks again.
 
     Errors: RefusedError before the first line.
     """
-    follow = Follow(session.client, follow_request(given))
+    follow, clock = Follow(session.client, follow_request(given), _decoder(given, ports)), ports.clock
 
     async def send(lines: _Lines) -> None:
         await follow.begin()
@@ -184,24 +218,23 @@ async def follow_stream(
             session.touch(clock.monotonic_ms())
             await asyncio.sleep(ROUND_S)
 
-    return await _streamed(request, session, headers, send, clock)
+    return await _streamed(request, session, ports, send)
 
 
 async def _streamed(
     request: web.Request,
     session: ConsoleSession,
-    headers: Mapping[str, str],
+    ports: StreamPorts,
     send: Callable[[_Lines], Awaitable[None]],
-    clock: Clock,
 ) -> web.StreamResponse:
     """Sends lines until all are sent or the page is gone. Errors: RefusedError before the first line."""
     if session.streams >= STREAMS_MAX:
         raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, f"This visitor has {STREAMS_MAX} live pages already.")
-    response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store", "Content-Type": KIND})
+    response = web.StreamResponse(headers={**ports.headers, "Cache-Control": "no-store", "Content-Type": KIND})
     session.streams += 1
     try:
         await response.prepare(request)
-        lines = _Lines(response)
+        lines = _Lines(response, ports.schemas)
         try:
             await send(lines)
         except AdminError as error:
@@ -210,7 +243,7 @@ async def _streamed(
         pass  # The page is gone.
     finally:
         session.streams -= 1
-        session.touch(clock.monotonic_ms())
+        session.touch(ports.clock.monotonic_ms())
     return response
 
 
@@ -242,5 +275,6 @@ def _end(search: Search) -> dict[str, Any]:
         "troubles": done.troubles,
         "troubles_total": done.troubles_total,
         "other_format": matcher.other_format_total,
+        "other_format_reason": matcher.other_format_reason,
         "too_large": matcher.too_large_total,
     }

@@ -42,6 +42,8 @@ class ConsoleSettings:
     is_local_only: bool = False
     """Whether only visitors of this machine are accepted, on all addresses of the server."""
     version: str = ""
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the schema registry that reads values, by name; none without one."""
     make_client: Callable[[Any], AdminClient] = AdminClient
     """Creates the client of a session; tests replace it."""
 

@@ -28,12 +28,13 @@ import msgspec
 from aiohttp import BasicAuth, web
 
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
+from lowtide.admin.schemas.values import SchemaValues
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
-from lowtide.console.searches import follow_stream, search_stream
+from lowtide.console.searches import StreamPorts, follow_stream, search_stream
 from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
@@ -118,6 +119,8 @@ class ConsoleSite:
         self._ports = ports
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem())
+        schemas = SchemaValues(settings.registry, ports.clock) if settings.registry else None
+        self._streams = StreamPorts(clock=ports.clock, headers=PAGE_HEADERS, schemas=schemas)
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes."""
@@ -227,11 +230,11 @@ class ConsoleSite:
 
     async def _search(self, request: web.Request) -> web.StreamResponse:
         session = await self._visitor(request)
-        return await search_stream(request, session, await _body(request), self._ports.clock, PAGE_HEADERS)
+        return await search_stream(request, session, await _body(request), self._streams)
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
         session = await self._visitor(request)
-        return await follow_stream(request, session, await _body(request), self._ports.clock, PAGE_HEADERS)
+        return await follow_stream(request, session, await _body(request), self._streams)
 
     # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:

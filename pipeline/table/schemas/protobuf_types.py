@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lowtide.pipeline.table.schemas.avro_types import UnsupportedSchemaError
+from lowtide.admin.schemas.registry import UnsupportedSchemaError
 from lowtide.pipeline.table.schemas.names import MAX_COLUMNS, MAX_DEPTH
 from lowtide.pipeline.table.schemas.tallies import list_of
 
