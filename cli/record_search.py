@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
+from lowtide.admin.schemas.framing import NotPreparedError
 from lowtide.admin.search_conditions import Conditions, header_condition
 from lowtide.admin.search_expression import Expression
 from lowtide.admin.search_walk import Hit
@@ -16,7 +18,12 @@ from lowtide.admin.searching import Search, SearchEnd, SearchRequest
 from lowtide.cli.call import NetworkCall, OptionGroup
 from lowtide.cli.outcome import misused
 from lowtide.cli.printing import plural, progress, remark
+from lowtide.protocol.records import Record
 from lowtide.runtime.tasks import TaskRegistry
+
+if TYPE_CHECKING:
+    from lowtide.admin.schemas.values import SchemaValues
+    from lowtide.admin.value_decoding import ValueDecoder
 
 PROGRESS_S: Final = 0.2
 HELD_BYTES: Final = 256 << 20
@@ -58,12 +65,9 @@ class ConditionOptions(OptionGroup):
             raise misused(f"{error}.") from None
 
 
-async def searched(call: NetworkCall, request: SearchRequest) -> Search:
-    """Runs a search, with a progress bar on a terminal. Errors: AdminError; CancelledError after Ctrl-C.
-
-    A search that was interrupted has the records that it found until then, which `on_interrupt` gets.
-    """
-    search = Search(call.client, request)
+async def searched(call: NetworkCall, request: SearchRequest, decoder: ValueDecoder) -> Search:
+    """Runs a search, with a progress bar on a terminal. Errors: AdminError; InterruptedSearchError after Ctrl-C."""
+    search = Search(call.client, request, decoder)
     tasks = TaskRegistry(lambda *_: None)
     with progress("searching", 100) as bar:
 
@@ -107,11 +111,40 @@ def say_end(search: Search, *, interrupted: bool) -> bool:
         remark(f"{len(search.hits)} records are shown, because the others are too large to read here.")
     elif search.end is SearchEnd.HITS and request.conditions.has_any and not request.backwards:
         remark(f"The first {len(search.hits)} records are shown; there may be more. --count changes that.")
-    for name, count in (("not JSON", matcher.other_format_total), ("too large", matcher.too_large_total)):
-        if count:
-            remark(f"--where did not see {plural(count, 'value')} that are {name}.")
+    if matcher.other_format_total:
+        values = plural(matcher.other_format_total, "value")
+        remark(
+            f"--where did not see {values} of another format; the reason for the first: {matcher.other_format_reason}."
+        )
+    if matcher.too_large_total:
+        remark(f"--where did not see {plural(matcher.too_large_total, 'value')}: too large.")
     for sentence in figures.troubles:
         remark(sentence)
     if figures.troubles_total > len(figures.troubles):
         remark(f"{figures.troubles_total - len(figures.troubles)} more batches or partitions could not be read.")
     return not figures.troubles_total
+
+
+async def read_by_schema(schemas: SchemaValues, record: Record) -> Record:
+    """Returns a record whose key and value are JSON, if schemas of the registry can read them.
+
+    Prints why they can't be read.
+    """
+    key, value = [
+        None if content is None else await _json_of(schemas, content, record.offset)
+        for content in (record.key, record.value)
+    ]
+    return Record(record.offset, record.timestamp, key, value, record.headers)
+
+
+async def _json_of(schemas: SchemaValues, content: bytes, offset: int) -> bytes:
+    try:
+        try:
+            found = schemas.decoded(content)
+        except NotPreparedError:
+            await asyncio.to_thread(schemas.prepare, content)
+            found = schemas.decoded(content)
+    except (ValueError, NotPreparedError) as error:
+        remark(f"offset {offset}: {error}.")
+        return content
+    return content if found is None else msgspec.json.encode(found.value)

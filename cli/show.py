@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 import typer
@@ -31,12 +31,17 @@ from lowtide.cli.record_search import (
     WITHOUT_END,
     ConditionOptions,
     InterruptedSearchError,
+    read_by_schema,
     say_end,
     searched,
 )
+from lowtide.cli.registry_options import RegistryOptions
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import Record
 from lowtide.protocol.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.admin.schemas.values import SchemaValues
 
 RECORD_BYTES_MAX: Final = 256 << 20
 """The largest decompressed batch that is read."""
@@ -87,6 +92,12 @@ class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
     control: bool
     read_committed: bool
     conditions: Conditions = Conditions()
+    schemas: SchemaValues | None = None
+    """Reads keys and values by a schema registry."""
+
+    def decoder(self) -> ValueDecoder:
+        """Returns what --where sees of values."""
+        return ValueDecoder(self.schemas)
 
 
 @network
@@ -109,6 +120,7 @@ async def show(
     count: CountOption = None,
     last: LastOption = None,
     only: ConditionOptions,
+    registry: RegistryOptions,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="continue with new records until Ctrl-C; without --from show only these"),
@@ -136,6 +148,7 @@ async def show(
         control=control,
         read_committed=read_committed,
         conditions=conditions,
+        schemas=registry.values(),
     )
     starts: Mapping[TopicPartition, Offset] = {}
     if last is not None or (conditions.has_any and not follow):
@@ -193,11 +206,11 @@ async def _search(
     )
     interrupted = False
     try:
-        search = await searched(call, request)
+        search = await searched(call, request, wanted.decoder())
     except InterruptedSearchError as error:
         search, interrupted = error.search, True
     for hit in search.hits[::-1] if request.backwards else search.hits:
-        print_row(call.output, TopicPartition(request.topic, hit.partition), hit.row, wanted)
+        await print_row(call.output, TopicPartition(request.topic, hit.partition), hit.row, wanted)
     sys.stdout.flush()
     code = ExitCode.DONE if say_end(search, interrupted=interrupted) else ExitCode.FAILED
     ends = {TopicPartition(request.topic, number): high for number, (_, high) in search.ends.items()}
@@ -242,7 +255,7 @@ async def _chosen(call: NetworkCall, text: str) -> list[TopicPartition]:
 
 async def _show(call: NetworkCall, key: TopicPartition, wanted: ShowRequest, offset: Offset, *, follow: bool) -> None:
     """Prints records from `offset` on; with `follow` also new ones. Errors: CommandError, AdminError."""
-    shown, matcher = 0, Matcher(wanted.conditions, ValueDecoder())
+    shown, matcher = 0, Matcher(wanted.conditions, wanted.decoder())
     while offset < wanted.end and shown < wanted.count:
         fetched = await _fetched(call, key, wanted, offset, follow=follow)
         if isinstance(fetched, int):
@@ -253,7 +266,7 @@ async def _show(call: NetworkCall, key: TopicPartition, wanted: ShowRequest, off
         if wanted.conditions.has_any:
             rows = [row for row in rows if isinstance(row, Record) and await matcher.meets(row)]
         for row in rows[: wanted.count - shown]:
-            print_row(call.output, key, row, wanted)
+            await print_row(call.output, key, row, wanted)
         shown += len(rows)
         if follow and rows:
             sys.stdout.flush()
@@ -333,7 +346,7 @@ def readable(
     return rows, following
 
 
-def print_row(output: Output, key: TopicPartition, row: Row, wanted: ShowRequest) -> None:
+async def print_row(output: Output, key: TopicPartition, row: Row, wanted: ShowRequest) -> None:
     """Prints a record or a marker as one line."""
     where = f"{key.partition}:" if wanted.named else ""
     if isinstance(row, MarkerRow):
@@ -347,6 +360,8 @@ def print_row(output: Output, key: TopicPartition, row: Row, wanted: ShowRequest
             print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")
         return
     said = decoded(key.topic, row.key, row.value)
+    if wanted.schemas is not None:
+        row = await read_by_schema(wanted.schemas, row)
     if output is Output.JSON:
         extra = {} if said is None else {"decoded": said}
         print_json_line({"partition": key.partition} | record_value(row, wanted.form) | extra)

@@ -35,7 +35,7 @@ from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
 from lowtide.console.searches import StreamPorts, follow_stream, search_stream
-from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
+from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions, WrongLoginError
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
 from lowtide.runtime.filesystem import OsFileSystem
@@ -140,6 +140,11 @@ class ConsoleSite:
             app.router.add_post(f"{PATH}/api/{name}", self._guarded(self._change))
         app.on_cleanup.append(self._close)
 
+    def login_of(self, request: web.Request) -> str:
+        """Returns the visitor's name for rates of requests; empty without a session."""
+        session = self._sessions.found(request.cookies.get(COOKIE))
+        return "" if session is None else f"{self._settings.login.value} {session.user or ''}"
+
     async def _close(self, _app: web.Application) -> None:
         await self._sessions.close()
         await self._ports.tasks.cancel_all()
@@ -215,7 +220,7 @@ class ConsoleSite:
                 "mechanisms": list(self._settings.mechanisms),
                 "in": session is not None,
                 "user": None if session is None else session.user,
-                "write": self._settings.write,
+                "write": self._settings.write and (session is None or session.may_write),
                 "version": self._settings.version,
             }
         )
@@ -252,16 +257,22 @@ class ConsoleSite:
                     given, "mechanism", self._settings.mechanisms, self._settings.mechanisms[0]
                 )
                 cookie, _ = await self._sessions.log_in(request[CLIENT], user, password, mechanism)
+            elif self._settings.login is LoginKind.USERS:
+                user = arguments.text(given, "user", longest=256)
+                password = arguments.text(given, "password", longest=PASSWORD_CHARACTERS_MAX)
+                cookie, _ = await self._sessions.log_in_here(request[CLIENT], user, password)
             else:
                 raise bad("No login is required here.")
         except AuthenticationFailedError:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, "The cluster does not accept this name and password.") from None
+        except WrongLoginError:
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, "The name or the password is wrong.") from None
         except NoRoomError as error:
             raise _too_many(error) from None
         response = answer({})
         age_s = AGE_MS_MAX // 1000
         response.set_cookie(
-            COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=request.secure
+            COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=_is_encrypted(request)
         )
         return response
 
@@ -278,6 +289,8 @@ class ConsoleSite:
             return answer(await REHEARSALS[name](session, given, self._ports))
         if not self._settings.write:
             raise RefusedError(HTTPStatus.FORBIDDEN, "This console is read-only.")
+        if not session.may_write:
+            raise RefusedError(HTTPStatus.FORBIDDEN, f"User {session.user} has the role read, which changes nothing.")
         session.work.forget_answers()
         try:
             return answer(await CHANGES[name](session, given, self._ports))
@@ -312,6 +325,11 @@ def _check_origin(request: web.Request) -> None:
     reason = foreign(request.headers, changes=request.method != "GET")
     if reason is not None:
         raise RefusedError(HTTPStatus.FORBIDDEN, f"This request is refused: {reason}.")
+
+
+def _is_encrypted(request: web.Request) -> bool:
+    """Returns whether the browser's connection is encrypted, also if it ends at a proxy: browsers send the Origin."""
+    return request.secure or urlsplit(request.headers.get("Origin", "")).scheme == "https"
 
 
 def _too_many(error: NoRoomError) -> RefusedError:

@@ -57,7 +57,7 @@ _FAULTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _SchemaReader:
     """How to read the values of a schema; or why they can't be read."""
 
     kind: str = ""
@@ -83,7 +83,7 @@ class SchemaValues:
         """Reads the settings of the registry, by `registry.SETTINGS`. Errors: ValueError."""
         self._registry = Registry(settings)
         self._clock = clock
-        self._readers: dict[Head, _Reader] = {}
+        self._readers: dict[Head, _SchemaReader] = {}
         self._silence = ""
         """Why the registry is not asked until `_silent_until_ms`."""
         self._silent_until_ms = 0
@@ -126,9 +126,9 @@ class SchemaValues:
             registered = self._registry.schema(schema_id)
             if registered is None:
                 self._on_unknown()
-                reader = _Reader(fault=f"the schema registry does not know the schema {schema_id}")
+                reader = _SchemaReader(fault=f"the schema registry does not know the schema {schema_id}")
             elif registered.kind == "PROTOBUF":
-                self._keep(head, _Reader(registered.kind))
+                self._keep(head, _SchemaReader(registered.kind))
                 head, _ = message_head(value)
                 reader = self._reader(registered, head)
             else:
@@ -137,9 +137,9 @@ class SchemaValues:
             self._be_silent(f"the schema registry does not answer: {error}")
             return
         except (UnsupportedSchemaError, UnknownReferenceError) as error:
-            reader = _Reader(fault=f"the schema {schema_id} can't be used: {error}")
+            reader = _SchemaReader(fault=f"the schema {schema_id} can't be used: {error}")
         except (ImportError, ValueError) as error:
-            reader = _Reader(fault=str(error))
+            reader = _SchemaReader(fault=str(error))
         self._keep(head, reader)
 
     def _on_unknown(self) -> None:
@@ -151,21 +151,21 @@ class SchemaValues:
     def _be_silent(self, reason: str) -> None:
         self._silence, self._silent_until_ms = reason, self._clock.monotonic_ms() + FAULT_MS
 
-    def _keep(self, head: Head, reader: _Reader) -> None:
+    def _keep(self, head: Head, reader: _SchemaReader) -> None:
         while len(self._readers) >= READERS_MAX:
             del self._readers[next(iter(self._readers))]
         self._readers[head] = reader
 
-    def _reader(self, registered: RegisteredSchema, head: Head) -> _Reader:
+    def _reader(self, registered: RegisteredSchema, head: Head) -> _SchemaReader:
         """Returns how to read values. Errors: RegistryError, ValueError, ImportError."""
         if registered.kind == "JSON":
-            return _Reader(registered.kind, json.loads)
+            return _SchemaReader(registered.kind, json.loads)
         references = self._registry.references_of(registered)
         if registered.kind == "AVRO":
-            return _Reader(registered.kind, avro_reader(registered.text, references))
+            return _SchemaReader(registered.kind, avro_reader(registered.text, references))
         if registered.kind == "PROTOBUF":
-            return _Reader(registered.kind, protobuf_reader(registered.text, references, head[1:]))
-        return _Reader(fault=f"the schema {head[0]} is of the type {registered.kind}, which is unknown here")
+            return _SchemaReader(registered.kind, protobuf_reader(registered.text, references, head[1:]))
+        return _SchemaReader(fault=f"the schema {head[0]} is of the type {registered.kind}, which is unknown here")
 
 
 def avro_reader(text: str, references: Mapping[str, str]) -> Callable[[bytes], Any]:

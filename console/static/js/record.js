@@ -2,7 +2,7 @@
 import { address, badge, h, say, set } from "./dom.js";
 import { bytes, count, moment, plural } from "./units.js";
 
-const FORMS = { json: "JSON", text: "Text", msgpack: "MessagePack", hex: "Hex", base64: "Base64" };
+const FORMS = { schema: "By its schema", json: "JSON", text: "Text", msgpack: "MessagePack", hex: "Hex", base64: "Base64" };
 const BRIEF = 240;
 const SAID_MS = 2000;
 
@@ -26,7 +26,7 @@ export function recordOf(row, topic, form, open = false) {
 function brief(content, form) {
   if (content === null) return h("span", { class: "null" }, "null");
   if (content.bytes === 0) return h("span", { class: "null" }, "empty");
-  const shown = form && inForm(content, form) !== undefined ? inForm(content, form) : content.text ?? content.msgpack ?? content.hex;
+  const shown = form && inForm(content, form) !== undefined ? inForm(content, form) : content.schema ?? content.text ?? content.msgpack ?? content.hex;
   return shown.slice(0, BRIEF).replace(/\s+/g, " ");
 }
 
@@ -57,6 +57,7 @@ function valueOf(row, topic) {
 function named(name, content) {
   if (content === null) return { [name]: null };
   const cut = isCut(content) ? { [`${name}_bytes`]: content.bytes } : {};
+  if (content.schema !== undefined && exact(content.schema)) return { [name]: JSON.parse(content.schema) };
   if (content.json !== undefined && exact(content.json)) return { [name]: JSON.parse(content.json), ...cut };
   return content.text !== undefined ? { [name]: content.text, ...cut } : { [`${name}_hex`]: content.hex, ...cut };
 }
@@ -119,9 +120,10 @@ function contentOf(name, content, chosen) {
       shown.textContent = text(form);
       for (const each of event.target.parentElement.querySelectorAll("button")) each.setAttribute("aria-pressed", String(each === event.target));
     },
-  }, FORMS[form]));
+  }, form === "schema" ? content.schema_name : FORMS[form]));
   const cut = isCut(content) ? `, the first ${bytes(content.hex.length / 2)} of them here` : "";
-  return h("div", {}, h("div", { class: "choice" }, h("h3", {}, name), h("span", { class: "badge" }, `${bytes(content.bytes)}${cut}`), buttons), shown);
+  return h("div", {}, h("div", { class: "choice" }, h("h3", {}, name), h("span", { class: "badge" }, `${bytes(content.bytes)}${cut}`), buttons),
+    content.unread && h("p", { class: "hint" }, `Not read by a schema: ${content.unread}`), shown);
 }
 
 function base64(hex) {

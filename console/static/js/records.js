@@ -116,6 +116,7 @@ function requestOf(what) {
     if (!numbers) throw new Error("Name the partitions to which the offset belongs.");
     request.offsets = Object.fromEntries(numbers.map((each) => [each, what.value]));
   }
+  if (what.form === "msgpack") request.values = "msgpack";
   for (const name of CONDITIONS) if (what[name]) request[name] = what[name];
   return request;
 }
@@ -333,7 +334,7 @@ function notesOf(end, what, rows) {
   const notes = end.troubles.map((sentence) => notice("warning", sentence));
   const more = end.troubles_total - end.troubles.length;
   if (more > 0) notes.push(notice("warning", `${plural(more, "more trouble")} of this kind.`));
-  if (end.other_format > 0) notes.push(notice("note", `The filter did not see ${plural(end.other_format, "value")} of another format.`));
+  if (end.other_format > 0) notes.push(notice("note", `The filter did not see ${plural(end.other_format, "value")} of another format. Of the first of them: ${end.other_format_reason}.`));
   if (end.too_large > 0) notes.push(notice("note", `The filter did not see ${plural(end.too_large, "value")} that are too large for it.`));
   if (what.isOne && rows.length && String(rows[0].row.offset) !== String(what.value)) {
     notes.push(notice("warning", `${what.topic}-${what.partitions} has no record at offset ${what.value}: it was deleted, or there was none. This is the next one.`));
