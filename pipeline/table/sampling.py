@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lowtide.admin.schemas.framing import HEAD_BYTES
+from lowtide.admin.schemas.registry import Registry, RegistryError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, BlockingCluster
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.table.evolving import known_kind
 from lowtide.pipeline.table.options import AUTO, TableOptions
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES
-from lowtide.pipeline.table.schemas.registry import Registry, RegistryError
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
