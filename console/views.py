@@ -11,6 +11,8 @@ from lowtide.console.cluster import cluster_page
 from lowtide.console.delete_job import jobs_value
 from lowtide.console.groups import group_page, groups_page
 from lowtide.console.insight import deletes_of, history_page, segments_page
+from lowtide.console.names import names_page
+from lowtide.console.readers import readers_page
 from lowtide.console.records import records_page
 from lowtide.console.sessions import ConsoleSession
 from lowtide.console.topic import topic_page
@@ -38,6 +40,8 @@ VIEWS: Final[Mapping[str, View]] = {
     "deletes": _deletes,
     "groups": lambda session, _: groups_page(session.client),
     "group": lambda session, given: group_page(session.client, arguments.text(given, "group")),
+    "names": lambda session, _: names_page(session),
+    "readers": lambda session, given: readers_page(session.client, arguments.topic(given)),
     "records": lambda session, given: records_page(session.client, given),
 }
 

@@ -1,6 +1,7 @@
 // The frame: who visits, which page is shown, and how pages end.
 import * as api from "./api.js";
 import { h, say, set } from "./dom.js";
+import { searchBox } from "./search.js";
 
 const PAGES = {
   cluster: { title: "Cluster", load: () => import("./cluster.js") },
@@ -14,6 +15,7 @@ const PAGES = {
 };
 const SHOWN = ["cluster", "topics", "records", "groups", "deletes"];
 
+const search = searchBox(SHOWN.map((name) => [name, PAGES[name].title]));
 const main = document.getElementById("main");
 const pages = document.getElementById("pages");
 const visitor = document.getElementById("visitor");
@@ -62,6 +64,8 @@ function drawFrame() {
   const links = SHOWN.map((name) => h("li", {}, h("a", { href: `#/${name}`, "data-page": name }, PAGES[name].title)));
   set(pages, h("ul", {}, links));
   pages.hidden = !session?.in;
+  if (session?.in) pages.after(search);
+  else search.remove();
   set(visitor,
     session?.in && h("span", { class: "mode" }, session.write ? "May write" : "Read-only"),
     session?.user && h("span", {}, "User ", h("span", { class: "who" }, session.user)),

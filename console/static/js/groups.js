@@ -42,7 +42,8 @@ function mood(live, trouble) {
   };
 }
 
-function stateOf(state) {
+/** The state of a group, coloured by whether it reads. */
+export function stateOf(state) {
   const known = state.toLowerCase();
   return badge(state || "unknown", GOOD.has(known) ? "good" : known.includes("rebalanc") || known === "assigning" || known === "reconciling" ? "warn" : "");
 }
