@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from itertools import islice
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.configs import ConfigResource
@@ -22,15 +21,17 @@ NAMES_MAX: Final = 20_000
 
 async def names_page(session: ConsoleSession) -> dict[str, Any]:
     """Returns the names of each kind; a kind that the user may not see is empty, and has an error."""
-    kinds = ("topics", "groups", "users", "brokers", "settings")
-    asks = (_topics, _groups, _users, _brokers, _settings)
-    answers = await asyncio.gather(*(_asked(session.client, ask) for ask in asks))
-    return dict(zip(kinds, answers, strict=True))
+    client = session.client
+    topics = await _asked(_topics(client))
+    groups, users, brokers, settings = await asyncio.gather(
+        _asked(_groups(client)), _asked(_users(client)), _asked(_brokers(client)), _asked(_settings(client, topics))
+    )
+    return {"topics": topics, "groups": groups, "users": users, "brokers": brokers, "settings": settings}
 
 
-async def _asked(client: AdminClient, ask: Callable[[AdminClient], Awaitable[Iterable[str]]]) -> dict[str, Any]:
+async def _asked(ask: Awaitable[Iterable[str]]) -> dict[str, Any]:
     try:
-        names = sorted(await ask(client))
+        names = sorted(await ask)
     except AdminError as error:
         return {"names": [], "left_out": 0, "error": sentence_of(error)}
     return {"names": names[:NAMES_MAX], "left_out": max(0, len(names) - NAMES_MAX), "error": None}
@@ -52,14 +53,16 @@ async def _brokers(client: AdminClient) -> Iterable[str]:
     return [str(broker.broker_id) for broker in (await client.describe_cluster()).brokers]
 
 
-async def _settings(client: AdminClient) -> Iterable[str]:
-    """Returns the keys of a broker's configuration: those of topics are among them, as their defaults."""
+async def _settings(client: AdminClient, topics: Mapping[str, Any]) -> Iterable[str]:
+    """Returns the keys of the configurations of a broker and of a topic, if there is one. Errors: AdminError."""
     brokers = (await client.describe_cluster()).brokers
-    resources = [ConfigResource(ConfigResourceType.BROKER, str(each.broker_id)) for each in islice(brokers, 1)]
+    resources = [
+        *(ConfigResource(ConfigResourceType.BROKER, str(each.broker_id)) for each in brokers[:1]),
+        *(ConfigResource(ConfigResourceType.TOPIC, name) for name in topics["names"][:1]),
+    ]
     answers = await client.describe_configs(resources)
-    found: set[str] = set()
-    for entries in answers.values():
-        if isinstance(entries, AdminError):
-            raise entries
-        found.update(entries)
+    found = {key for each in answers.values() if not isinstance(each, AdminError) for key in each}
+    errors = [each for each in answers.values() if isinstance(each, AdminError)]
+    if errors and not found:
+        raise errors[0]
     return found

@@ -11,11 +11,15 @@ const PAGES = {
   groups: { title: "Groups", load: () => import("./groups.js") },
   group: { title: "Group", load: () => import("./groups.js"), under: "groups" },
   deletes: { title: "Deletes", load: () => import("./deletes.js") },
+  access: { title: "Access", load: () => import("./access.js") },
+  broker: { title: "Broker", load: () => import("./broker.js"), under: "cluster" },
+  setting: { title: "Setting", load: () => import("./broker.js"), under: "cluster" },
+  transactions: { title: "Transactions", load: () => import("./transactions.js"), under: "cluster" },
   purge: { title: "Delete records", load: () => import("./purge.js"), under: "deletes" },
 };
-const SHOWN = ["cluster", "topics", "records", "groups", "deletes"];
+const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "access"];
 
-const search = searchBox(SHOWN.map((name) => [name, PAGES[name].title]));
+const search = searchBox([...SHOWN, "transactions"].map((name) => [name, PAGES[name].title]));
 const main = document.getElementById("main");
 const pages = document.getElementById("pages");
 const visitor = document.getElementById("visitor");

@@ -28,7 +28,7 @@ export function readersPanel(topic) {
     element: panel("Groups", { aside: "that have committed offsets for it, or read it now" }, trouble, groups.element),
     start: () => api.watch("readers", { topic }, (value) => {
       groups.show(value.groups);
-      const left = value.left_out ? [`${plural(value.left_out, "group")} were not asked: there are too many.`] : [];
+      const left = value.left_out ? [`The page leaves out ${plural(value.left_out, "group")}: there are too many.`] : [];
       set(trouble, [...value.errors, ...left].map((each) => notice("warning", each)));
     }, (sentence) => sentence && set(trouble, notice("trouble", sentence))),
   };
