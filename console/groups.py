@@ -19,12 +19,12 @@ from lowtide.admin.offset_reset import (
 from lowtide.console import arguments
 from lowtide.console.answers import bad, sentence_of
 from lowtide.console.arguments import Parameters
+from lowtide.console.group_details import member_value, topology_value
 from lowtide.console.topic import chosen_numbers, topic_of
 from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
-    from lowtide.admin.groups import GroupMember
 
 LAGS_MAX: Final = 500
 """How many groups in the list have a lag; the page says how many have none."""
@@ -110,7 +110,9 @@ async def group_page(client: AdminClient, name: str) -> dict[str, Any]:
         "protocol": described.protocol_type,
         "assignor": described.assignor,
         "coordinator": described.coordinator,
-        "members": [_member(member) for member in described.members],
+        "epoch": described.epoch if described.epoch >= 0 else None,
+        "members": [member_value(member) for member in described.members],
+        "topology": topology_value(described),
         "partitions": [rows[key] for key in sorted(rows)],
         "errors": [sentence_of(error) for error in failed.values()],
     }
@@ -124,16 +126,6 @@ def _lag_row(lag: Lag, readers: Mapping[TopicPartition, str]) -> dict[str, Any]:
         "high_watermark": lag.log_end,
         "lag": lag.records,
         "reader": readers.get(lag.partition),
-    }
-
-
-def _member(member: GroupMember) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "instance": member.instance_id,
-        "client": member.client_id,
-        "host": member.host,
-        "partitions": [key._asdict() for key in member.assignment],
     }
 
 

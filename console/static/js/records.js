@@ -35,7 +35,7 @@ export function recordsPage(main, given) {
   const form = select(CHOICES, asked.form, { name: "form" });
   const wanted = Object.fromEntries(CONDITIONS.map((name) => [name, input(name)]));
   const valueField = field("Offset", value);
-  const element = h("form", { class: "finder", submit: (event) => { event.preventDefault(); go(); } },
+  const element = h("form", { class: "find-records", submit: (event) => { event.preventDefault(); go(); } },
     h("div", { class: "fields start" }, field("Topic", topic), field("Partitions", partitions), field("Which", place), valueField, field("Up to", number), field("Show as", form)),
     h("fieldset", {}, h("legend", {}, "Only records with"), h("div", { class: "fields start conditions" },
       field("Text", wanted.text, "in the key or the value"),
