@@ -14,6 +14,7 @@ from lowtide.console.insight import deletes_of, history_page, segments_page
 from lowtide.console.records import records_page
 from lowtide.console.sessions import ConsoleSession
 from lowtide.console.topic import topic_page
+from lowtide.console.topic_settings import settings_page
 from lowtide.console.topics import topics_page
 
 View: TypeAlias = Callable[[ConsoleSession, Parameters], Awaitable[Any]]
@@ -33,6 +34,7 @@ VIEWS: Final[Mapping[str, View]] = {
     "cluster": lambda session, _: cluster_page(session),
     "topics": _topics,
     "topic": lambda session, given: topic_page(session, arguments.topic(given)),
+    "settings": lambda session, given: settings_page(session.client, arguments.topic(given)),
     "segments": lambda session, given: segments_page(session, arguments.partition(given)),
     "history": lambda session, given: history_page(session, arguments.partition(given)),
     "deletes": _deletes,

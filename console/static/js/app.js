@@ -7,6 +7,7 @@ const PAGES = {
   topics: { title: "Topics", load: () => import("./topics.js") },
   topic: { title: "Topic", load: () => import("./topic.js"), under: "topics" },
   create: { title: "Create a topic", load: () => import("./create.js"), under: "topics" },
+  settings: { title: "Settings", load: () => import("./settings.js"), under: "topics" },
   produce: { title: "Write records", load: () => import("./produce.js"), under: "topics" },
   records: { title: "Records", load: () => import("./records.js") },
   groups: { title: "Groups", load: () => import("./groups.js") },
