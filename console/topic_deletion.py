@@ -63,7 +63,7 @@ async def rehearse_topic_deletion(
     led = [row["bytes"] for (broker_id, number), row in replicas.items() if leaders.get(number) == broker_id]
     notes = ["Records that are written until the deletion go with the topic. A deletion can't be undone."]
     if groups:
-        notes.append("The offsets of the groups below are deleted with the topic.")
+        notes.append("The offsets of these groups are deleted with the topic.")
     if others:
         notes.append(others)
     if held is not None and held > ports.clock.wall_ms():

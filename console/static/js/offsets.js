@@ -56,7 +56,7 @@ function download(name, rows) {
 /** A form that rehearses, shows what would change, and carries that out. */
 function changing({ fields, rehearse, rows, confirm, carry, write, close }) {
   const trouble = h("div", { role: "alert" });
-  const shown = h("div", { class: "rows" });
+  const shown = h("div", { class: "stack" });
   const go = h("button", { type: "button", class: "main danger", hidden: true });
   const ask = h("button", { class: "main" }, "Rehearse");
   const clear = () => { set(shown); go.hidden = true; };

@@ -15,11 +15,11 @@ export function settingsPage(main, given, { session }) {
     rowKey: (row) => row.key,
     columns: [
       { title: "Setting", text: (row) => `${row.key} ${row.about ?? ""}`, sort: (row) => row.key, cell: (row) => h("span", { class: "mono" }, row.key) },
+      { title: "Change", cell: (row) => (row.read_only ? "–" : h("button", { type: "button", "aria-label": `Change ${row.key}`, click: () => choose(row) }, "Change")) },
       { title: "Value", sort: (row) => row.set, cell: (row) => [valueOf(row.key, row.value, row), " ", row.set && badge("set here", "sea")] },
       { title: "Default", cell: (row) => (row.default === null ? "–" : valueOf(row.key, row.default, row)) },
       { title: "From", sort: (row) => row.source, cell: (row) => row.source },
       { title: "Meaning", wrap: true, cell: (row) => row.about ?? "–" },
-      { title: "Change", cell: (row) => (row.read_only ? "–" : h("button", { type: "button", "aria-label": `Change ${row.key}`, click: () => choose(row) }, "Change")) },
     ],
   });
 
@@ -71,7 +71,7 @@ export function settingsPage(main, given, { session }) {
     title: "More partitions",
     path: "growth",
     write: session.write,
-    fields: field("Partitions in total", total),
+    fields: h("div", { class: "fields" }, field("Partitions in total", total)),
     asked: () => ({ topic: name, partitions: total.value.trim() }),
     shown: (plan) => figures([["Partitions now", count(plan.old)], ["Partitions then", count(plan.new)]]),
     confirm: (plan) => `Add ${plural(plan.new - plan.old, "partition")}`,
@@ -103,7 +103,7 @@ export function settingsPage(main, given, { session }) {
 function valueOf(key, value, row) {
   if (row.sensitive) return h("span", { class: "quiet" }, "secret");
   if (value === null || value === "") return h("span", { class: "quiet" }, "empty");
-  const shown = setting(key, value);
+  const shown = value.startsWith("-") && !["retention.ms", "retention.bytes"].includes(key) ? value : setting(key, value);
   return h("span", { class: "name", title: value }, shown, shown !== value && h("span", { class: "quiet mono" }, ` ${value}`));
 }
 
