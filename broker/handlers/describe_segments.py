@@ -85,7 +85,7 @@ class DescribeSegmentsHandler:
         is_too_large |= any(len(topic.proposed) > PROPOSED_MAX for topic in request.topics)
         if is_too_large or is_uneven:
             return DescribeSegmentsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        proposed = self._proposed(request)
+        proposed = proposed_rules(self._broker, request.topics)
         rules = {topic: each for topic, each in proposed.items() if each is not None}
         is_invalid = proposed.keys() - rules.keys()
         found = {
@@ -110,16 +110,6 @@ class DescribeSegmentsHandler:
             next_check_at_ms=explanations.next_check_at_ms,
             topics=list(topics.values()),
         )
-
-    def _proposed(self, request: DescribeSegmentsRequest) -> dict[str, LogConfig | None]:
-        """Returns the rules of the topics with proposed settings; None for invalid ones."""
-        image, config = self._broker.metadata.image, self._broker.config
-        overrides = {topic.name: found.configs for topic in request.topics if (found := image.topics.get(topic.name))}
-        return {
-            topic.name: proposed_rules(config, overrides[topic.name], topic.proposed)
-            for topic in request.topics
-            if topic.proposed and topic.name in overrides
-        }
 
     def _row(self, partition: Partition, answering: _SegmentsAnswer, rows: list[SegmentsOfPartition]) -> Iterator[None]:
         """Adds the row of one partition."""

@@ -5,15 +5,21 @@ The plan of a pass decides (`storage/log/retention/retention_plan.py`), so a for
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from lowtide.broker.config.broker_config import BrokerConfig
 from lowtide.broker.config.topic_config import TopicConfigFault, log_config, validate_topic_configs
+from lowtide.broker.context import BrokerContext
 from lowtide.broker.coordinator.groups.consumed import NOT_CONSUMED
 from lowtide.broker.retention.consumption import Doubt, Outcome, consumption_query
 from lowtide.broker.retention.log_retention import offsets_of
-from lowtide.protocol.messages.describe_segments import ForecastDeletion, ProposedConfig, RetentionForecast
+from lowtide.protocol.messages.describe_segments import (
+    DescribeSegmentsTopic,
+    ForecastDeletion,
+    ProposedConfig,
+    RetentionForecast,
+)
 from lowtide.replication.partition import Partition
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import RetentionPlan, SegmentTimes, retention_steps
@@ -23,14 +29,29 @@ PROPOSED_MAX: Final = 100
 """Proposed settings of a topic."""
 
 
-def proposed_rules(
-    broker: BrokerConfig, overrides: Mapping[str, str], proposed: Sequence[ProposedConfig]
-) -> LogConfig | None:
-    """Returns the rules of a topic's logs with proposed settings; None if they are invalid."""
-    removed = {each.name for each in proposed if each.value is None}
-    wanted = {**overrides, **{each.name: each.value for each in proposed}}
-    kept = validate_topic_configs(broker, {name: value for name, value in wanted.items() if name not in removed})
-    return None if isinstance(kept, TopicConfigFault) else log_config(broker, kept)
+def proposed_rules(broker: BrokerContext, topics: Iterable[DescribeSegmentsTopic]) -> dict[str, LogConfig | None]:
+    """Returns the rules of logs by topic, for topics with proposed settings; None if these are invalid.
+
+    Unknown topics are left out.
+    """
+    image = broker.metadata.image
+    return {
+        topic.name: _rules(broker.config, found.configs, topic.proposed)
+        for topic in topics
+        if topic.proposed and (found := image.topics.get(topic.name)) is not None
+    }
+
+
+def _rules(config: BrokerConfig, overrides: Mapping[str, str], proposed: Sequence[ProposedConfig]) -> LogConfig | None:
+    """Returns the rules of a topic's logs if it had the proposed settings besides its own; None if they are invalid."""
+    wanted: dict[str, str | None] = dict(overrides)
+    for each in proposed:
+        if each.value is None:
+            wanted.pop(each.name, None)
+        else:
+            wanted[each.name] = each.value
+    kept = validate_topic_configs(config, wanted)
+    return None if isinstance(kept, TopicConfigFault) else log_config(config, kept)
 
 
 def forecast(
