@@ -49,7 +49,7 @@ export function settingsPage(main, given, { session }) {
       const input = h("input", { value: row.value ?? "", maxlength: 16000, spellcheck: "false", autocomplete: "off", class: "mono" });
       const id = freshId("default");
       const resets = h("input", { type: "checkbox", id, disabled: !row.set, change: () => { input.disabled = resets.checked; } });
-      const remove = h("button", { type: "button", class: "plain", "aria-label": `Leave ${row.key} as it is`, click: () => {
+      const remove = h("button", { type: "button", class: "plain", "aria-label": `Remove the change of ${row.key}`, click: () => {
         element.remove();
         chosen.delete(row.key);
         nothing.hidden = chosen.size > 0;
