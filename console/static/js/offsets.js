@@ -25,15 +25,16 @@ export function offsetChanges(name, write, trouble) {
   const actions = [
     h("button", { type: "button", click: () => download(name, rows) }, "Export offsets"),
     h("button", { type: "button", click: () => reset() }, write ? "Reset offsets" : "Rehearse a reset"),
-    h("button", { type: "button", class: "danger", click: () => forget() }, write ? "Delete offsets" : "Rehearse a deletion"),
+    h("button", { type: "button", class: "danger", click: () => forget(topics()[0] ?? "") }, write ? "Delete offsets" : "Rehearse a deletion"),
+    write && h("button", { type: "button", class: "danger", click: () => forget("") }, "Delete the group"),
   ];
 
   async function reset() {
     const outcome = await dialog(`Reset offsets of ${name}`, (close) => resetForm(name, topics(), write, close));
     if (outcome) done(outcome, "Offsets were set");
   }
-  async function forget() {
-    const outcome = await dialog(`Delete offsets of ${name}`, (close) => forgetForm(name, topics(), write, close));
+  async function forget(chosen) {
+    const outcome = await dialog(chosen ? `Delete offsets of ${name}` : `Delete the group ${name}`, (close) => forgetForm(name, topics(), chosen, write, close));
     if (outcome?.whole) location.hash = "#/groups";
     else if (outcome) done(outcome, "Offsets were deleted");
   }
@@ -151,8 +152,8 @@ export function numbers(text) {
   });
 }
 
-function forgetForm(group, topics, write, close) {
-  const topic = select([...topics.map((each) => [each, `Only of ${each}`]), ["", "All, with the group"]], topics[0] ?? "");
+function forgetForm(group, topics, chosen, write, close) {
+  const topic = select([...topics.map((each) => [each, `Only of ${each}`]), ["", "All, with the group"]], chosen);
   return changing({
     write,
     close,
