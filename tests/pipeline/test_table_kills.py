@@ -22,7 +22,9 @@ import pytest
 from confluent_kafka import Producer
 
 from lowtide.pipeline.table.committing import HeadMovedError, TableChange, commit_change
-from lowtide.pipeline.table.progress import carried, progress_of
+from lowtide.pipeline.table.files import round_of
+from lowtide.pipeline.table.loose import loose_files
+from lowtide.pipeline.table.progress import ROUND, carried, progress_of, properties_of
 from lowtide.pipeline.table.schemas.decoding import PREFIX
 
 from .broker_process import BrokerProcess
@@ -167,6 +169,11 @@ class Run:
             mine = offsets.filter(pc.equal(partitions, partition))
             assert pc.min_max(mine).as_py() == {"min": 0, "max": count - 1}
         assert self.progress() == self.written == [self.starts()[one] for one in range(PARTITIONS)]
+        for name in (TABLE, DEAD):
+            table = self.jobs.table(name)
+            committed = {properties_of(each).get(ROUND) for each in table.metadata.snapshots}
+            left = {round_of(each.path) for each in loose_files(table).data}
+            assert left <= committed, "files of rounds that died are left behind"
 
 
 _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
