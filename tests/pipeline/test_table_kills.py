@@ -67,7 +67,8 @@ class Run:
         self.random = random.Random(SEED)
         self.written = [0] * PARTITIONS
         self.jobs = LocalJobs(broker.address, TOPIC, folder)
-        self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
+        limits = {"queue.buffering.max.messages": max(100_000, 2 * RECORDS)}
+        self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, **limits})
 
     def write(self, count: int, life: int) -> None:
         """Writes records; each seventh is no JSON, and some have a new column or a type that conflicts."""
