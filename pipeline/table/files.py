@@ -237,6 +237,7 @@ def _listed_by_arrow(system: FileSystem, path: str, base: str) -> Iterator[Store
 
 def _listed_by_fsspec(system: Any, base: str) -> Iterator[StoredFile]:
     root = system._strip_protocol(base).rstrip("/") + "/"  # noqa: SLF001 - fsspec has no other name for it
+    system.invalidate_cache()  # Listings are kept for the whole process, and others write the same table.
     for path, details in system.find(base, detail=True).items():
         yield StoredFile(
             path=base + _relative(path, root), size=details.get("size") or 0, modified_ns=_modified_ns(details)

@@ -16,17 +16,17 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide.admin.finding import RecordQuery
 from lowtide.pipeline.table.committing import HeadMovedError, TableChange, commit_change
 from lowtide.pipeline.table.erasing import erase_rows
-from lowtide.pipeline.table.files import file_key, reached_now, stored_files
+from lowtide.pipeline.table.files import delete_files, file_key, reached_now, stored_files
 from lowtide.pipeline.table.maintenance import compact, delete_orphans, expire
 from lowtide.pipeline.table.progress import ERASURE, carried
 from lowtide.pipeline.table.round_table import RoundTable
 from lowtide.pipeline.table.schemas.decoding import PREFIX
 from lowtide.pipeline.table.selecting import RowSelector
+from tests.pipeline.conftest import make_topic
 from tests.pipeline.table_jobs import TABLE, LocalJobs
 
 from .table_catalogs import CLIENTS, aws, glue_catalog, packages, rest_catalog
@@ -49,14 +49,14 @@ def catalogs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dic
 
 @pytest.fixture(params=["rest", "rest by fsspec", "glue"])
 def jobs(request, catalogs, lowtide: SimpleNamespace, lowtide_topic: str, tmp_path: Path) -> Iterator[LocalJobs]:
-    AdminClient({"bootstrap.servers": lowtide.bootstrap}).create_topics([NewTopic(lowtide_topic, 2)])[
-        lowtide_topic
-    ].result(60)
+    make_topic(lowtide.bootstrap, lowtide_topic, 2)
     made = LocalJobs(lowtide.bootstrap, lowtide_topic, tmp_path, catalogs[request.param])
     yield made
     for name in (TABLE, DEAD):
         if made.catalog.table_exists(name):
+            table = made.table(name)
             made.catalog.drop_table(name)
+            delete_files(table.io, [one.path for one in stored_files(table.io, table.location())])
     made.close()
 
 
@@ -218,9 +218,7 @@ def test_the_job_runs_with_spark_and_the_commands_with_it(catalogs, lowtide, low
     properties = {key: value for key, value in catalogs["rest"].items() if key != "uri"}
     words = [word for key, value in properties.items() for word in ("--catalog-property", f"{key}={value}")]
     where = ["--catalog", catalogs["rest"]["uri"], *words, "--table", TABLE]
-    AdminClient({"bootstrap.servers": lowtide.bootstrap}).create_topics([NewTopic(lowtide_topic, 2)])[
-        lowtide_topic
-    ].result(60)
+    make_topic(lowtide.bootstrap, lowtide_topic, 2)
     try:
         send(jobs, 100, key=PERSON)
         run("table", "run", lowtide_topic, "-b", lowtide.bootstrap, *where, "--once", "--schema", "json")

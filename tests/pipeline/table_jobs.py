@@ -27,7 +27,7 @@ class LocalJobs:
     def __init__(
         self, client: str | dict[str, object], topic: str, folder: Path, catalog: Mapping[str, str] | None = None
     ) -> None:
-        """`client` is an address, or the settings of a client. The catalog is a SQLite file in the folder by default."""
+        """`client` is an address, or the settings of a client. The catalog is by default a SQLite file."""
         self.topic, self.folder = topic, folder
         self.bootstrap = client if isinstance(client, str) else str(client["bootstrap.servers"])
         local = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
