@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.free_ports import free_ports
 
-from .table_readers import CACHE, LIMIT_S, POM, SQLITE
+from .table_readers import CACHE, LIMIT_S, SQLITE, jars
 
 ICEBERG_VERSION = "1.11.0"
 JETTY = "org.eclipse.jetty:jetty-servlet:11.0.25"
@@ -43,34 +43,11 @@ def packages(name: str, *wanted: str) -> Path:
     return folder
 
 
-def jars_of_rest_catalog() -> Path:
-    """Returns the folder of the jars; Maven downloads missing ones."""
-    folder = CACHE / "iceberg-rest"
-    if not folder.exists():
-        CACHE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            building = Path(scratch) / "jars"
-            building.mkdir()
-            names = ("iceberg-core", "iceberg-core", "iceberg-aws", "iceberg-aws-bundle")
-            kinds = ("", "<classifier>tests</classifier>", "", "")
-            dependencies = "".join(
-                f"<dependency><groupId>org.apache.iceberg</groupId><artifactId>{name}</artifactId>"
-                f"<version>{ICEBERG_VERSION}</version>{kind}</dependency>"
-                for name, kind in zip(names, kinds, strict=True)
-            )
-            for group, artifact, version in (each.split(":") for each in (SQLITE, JETTY)):
-                dependencies += (
-                    f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-                    f"<version>{version}</version></dependency>"
-                )
-            (building / "pom.xml").write_text(POM.format(dependencies=dependencies))
-            command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), "dependency:copy-dependencies"]
-            done = subprocess.run(
-                [*command, "-DoutputDirectory=libs"], capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
-            assert done.returncode == 0, f"Maven could not bring the catalog: {done.stdout[-1500:]}{done.stderr[-500:]}"
-            building.rename(folder)
-    return folder / "libs"
+def jars_of_rest_catalog() -> list[Path]:
+    """Returns the jars of the REST catalog."""
+    names = ("iceberg-core:{}", "iceberg-core:{}:tests", "iceberg-aws:{}", "iceberg-aws-bundle:{}")
+    iceberg = [f"org.apache.iceberg:{name.format(ICEBERG_VERSION)}" for name in names]
+    return jars("iceberg-rest", *iceberg, SQLITE, JETTY, with_others=True)
 
 
 @contextmanager
@@ -121,7 +98,8 @@ def rest_catalog(folder: Path, store: dict[str, str]) -> Iterator[dict[str, str]
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         **store,
     }
-    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars_of_rest_catalog()}/*", str(PROGRAM)]
+    path = ":".join(map(str, jars_of_rest_catalog()))
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", path, str(PROGRAM)]
     words = [str(port), *(f"{key}={value}" for key, value in settings.items())]
     with served([*command, *words], f"http://127.0.0.1:{port}/v1/config", folder / "rest.log", AWS_REGION=REGION):
         yield {"type": "rest", "uri": f"http://127.0.0.1:{port}", **store}
