@@ -97,6 +97,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "reset": _reset,
     "forget": _forget,
     "erase": _erase,
+    "erase/confirm": erasure_receipt.confirm,
     "erase/sign": erasure_receipt.signed_receipt,
     "hold": _hold,
     "standing/end": _end_standing,

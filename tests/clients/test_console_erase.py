@@ -131,6 +131,9 @@ async def test_a_broker_that_is_away_is_named_until_it_is_back(page: Page, clust
         (row,) = [row for row in (await page.view("ledger"))["erasures"] if row["id"] == erasure_id]
         assert (row["missing"], row["records"], row["topics"]) == ([3], 3, ["away"])
         assert files_with(cluster, marker) != []
+        status, answer = await page.post("erase/confirm", {"id": erasure_id})
+        assert (status, answer["gone"]) == (200, 0)
+        assert [row["broker"] for row in answer["brokers"] if row["clean"] < row["replicas"]] == [3]
     finally:
         await asyncio.to_thread(cluster.start_broker, 3)
     value = await until(page, erasure_id, lambda value: value["stage"] == "clean")
@@ -353,3 +356,31 @@ async def test_no_log_of_a_broker_has_a_key(page: Page, cluster: LowtideCluster)
     await erased(page, erasure_id)
     await until(page, erasure_id, lambda value: value["stage"] == "clean")
     assert PERSON not in cluster.log(since)
+
+
+async def test_another_session_asks_the_brokers_again(cluster: LowtideCluster):
+    """Who began the erasure may be gone: the ledger knows what the brokers must have erased, without any key."""
+    await create(cluster, "later", 2)
+    properties = {"bootstrap.servers": cluster.bootstrap}
+    async with console_of(properties, write=True) as page:
+        erasure_id, _ = await searched(page, topics=["later"])
+        await asyncio.to_thread(cluster.stop_broker, 2)
+        try:
+            await erased(page, erasure_id)
+            await until(page, erasure_id, lambda value: value["erasure"] and value["erasure"]["missing"])
+        except BaseException:
+            await asyncio.to_thread(cluster.start_broker, 2)
+            raise
+    await asyncio.to_thread(cluster.start_broker, 2)
+    async with console_of(properties, write=True) as page:
+        assert (await page.get(f"api/view/person?id={erasure_id}", **OWN)).status == 404
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                status, answer = await page.post("erase/confirm", {"id": erasure_id})
+                assert status == 200, answer
+                if all(row["clean"] == row["replicas"] for row in answer["brokers"]):
+                    break
+                await asyncio.sleep(0.1)
+        (row,) = [row for row in (await page.view("ledger"))["erasures"] if row["id"] == erasure_id]
+        assert row["missing"] == []
+    assert files_with(cluster, f"of {PERSON} in later".encode()) == []
