@@ -86,7 +86,7 @@ function stepOf(job, rehearsed) {
 
 // ------------------------------------------------------------------ whose records, and where
 function whomPanel(trouble, begun) {
-  const keys = h("textarea", { rows: 4, autocomplete: "off", autocapitalize: "off", spellcheck: "false", class: "mono", name: "keys" });
+  const keys = h("textarea", { rows: 4, autocomplete: "off", autocapitalize: "off", spellcheck: "false", class: "mono keys", name: "keys" });
   const format = select([["text", "Text"], ["hex", "Hexadecimal"], ["base64", "Base64"]], "text");
   const file = h("input", { type: "file", change: () => take() });
   const taken = h("span", { class: "hint", role: "status" });
