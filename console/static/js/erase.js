@@ -336,13 +336,14 @@ function reachPanel(reach) {
 // ------------------------------------------------------------------ the rehearsal
 function rehearsalPanel(id, session, rehearsing) {
   const days = h("input", { type: "number", min: 0, max: 3650, value: "0", inputmode: "numeric" });
+  const tombstone = h("input", { type: "checkbox", id: "tombstone" });
   const shown = h("div");
   const own = h("div", { role: "alert" });
   const form = h("form", { submit: async (event) => {
     event.preventDefault();
     set(own);
     try {
-      const plan = await api.post("erase/rehearsal", { id, standing_days: Number(days.value) || 0 });
+      const plan = await api.post("erase/rehearsal", { id, standing_days: Number(days.value) || 0, tombstone: tombstone.checked });
       rehearsing();
       set(shown, confirmation(plan, session, own));
       say(plan.sentences[0]);
@@ -353,6 +354,7 @@ function rehearsalPanel(id, session, rehearsing) {
     }
   } }, h("div", { class: "body" },
     h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
+    h("div", { class: "choice" }, tombstone, h("label", { for: "tombstone" }, "Then write a record with each key and no value, so that tables that were made of the topics forget the person too")),
     h("div", {}, h("button", { class: "main" }, "Rehearse"))));
   return panel("Rehearsal", {}, form, h("div", { class: "body" }, own, shown));
 }
@@ -414,6 +416,7 @@ function erasurePanel() {
         ["Unreadable after", times.named ? duration(times.named - times.asked) : "–"],
         ["Clean after", times.clean ? duration(times.clean - times.asked) : "–"],
       ]), h("p", {}, "Erasure ", h("code", {}, job.id)), erasure.standing_until_ms ? h("p", {}, `It stands until ${moment(erasure.standing_until_ms)}: keys that return are erased again.`) : null);
+      if (erasure.tombstones) put(numbers, h("p", {}, `${plural(erasure.tombstones.written, "tombstone")} written.`), erasure.tombstones.error && notice("trouble", erasure.tombstones.error));
       brokers.show(erasure.brokers);
       if (erasure.failed_count) {
         if (!failedPlace.firstChild) set(failedPlace, panel("Not erased", {}, failed.element));
