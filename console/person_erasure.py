@@ -138,6 +138,10 @@ class PersonErasure:
         self.times["found"] = self._clock.wall_ms()
         self.stage = ErasureStage.FOUND
         await asyncio.sleep(FORGOTTEN_MS / 1000)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the keys of a search that nothing has followed."""
         if self.stage is ErasureStage.FOUND:
             self.stage, self._scope = ErasureStage.FORGOTTEN, None
 

@@ -191,11 +191,11 @@ function jobParts(id, session, trouble, rehearsing) {
   const foundPlace = h("div", { class: "stack" });
   put(element, foundPlace);
 
-  async function showFound() {
+  async function showFound(selector) {
     foundShown = true;
     try {
       const found = await api.view("person_found", { id });
-      set(foundPlace, foundPanels(found, id, session, rehearsing));
+      set(foundPlace, foundPanels(found, rehearsalPanel(id, session, rehearsing, selector.kind === "keys")));
       say(`${plural(found.records, "record")} found.`);
       focusHeading(foundPlace);
     } catch (error) {
@@ -212,7 +212,7 @@ function jobParts(id, session, trouble, rehearsing) {
         searchPart.show(job);
       } else if (job.stage === "found") {
         if (stage !== "found") set(element, foundPlace);
-        if (!foundShown) showFound();
+        if (!foundShown) showFound(job.selector);
       } else if (job.erasure) {
         if (!erasurePart.element.isConnected) {
           set(element, erasurePart.element);
@@ -259,7 +259,7 @@ function searchPanel(id, trouble) {
   };
 }
 
-function foundPanels(found, id, session, rehearsing) {
+function foundPanels(found, rehearsal) {
   const { reach } = found;
   const topics = table({
     ...TABLE,
@@ -295,7 +295,7 @@ function foundPanels(found, id, session, rehearsing) {
     ]), reach.unknown.map((each) => notice("warning", each))), topics.element),
     panel("Where", { aside: found.left_out ? `${plural(found.left_out, "partition")} left out` : null }, partitions.element),
     reachPanel(reach),
-    rehearsalPanel(id, session, rehearsing),
+    rehearsal,
   ];
 }
 
@@ -334,7 +334,7 @@ function reachPanel(reach) {
 }
 
 // ------------------------------------------------------------------ the rehearsal
-function rehearsalPanel(id, session, rehearsing) {
+function rehearsalPanel(id, session, rehearsing, byKeys) {
   const days = h("input", { type: "number", min: 0, max: 3650, value: "0", inputmode: "numeric" });
   const tombstone = h("input", { type: "checkbox", id: "tombstone" });
   const shown = h("div");
@@ -353,8 +353,8 @@ function rehearsalPanel(id, session, rehearsing) {
       set(own, notice("trouble", error.message));
     }
   } }, h("div", { class: "body" },
-    h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
-    h("div", { class: "choice" }, tombstone, h("label", { for: "tombstone" }, "Then write a record with each key and no value, so that tables that were made of the topics forget the person too")),
+    byKeys ? [h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
+    h("div", { class: "choice long" }, tombstone, h("label", { for: "tombstone" }, "Then write a record with each key and no value, so that tables that were made of the topics forget the person too"))] : null,
     h("div", {}, h("button", { class: "main" }, "Rehearse"))));
   return panel("Rehearsal", {}, form, h("div", { class: "body" }, own, shown));
 }

@@ -197,6 +197,22 @@ def test_keys_are_forgotten_if_nothing_follows_the_search():
     in_console(test)
 
 
+def test_the_end_of_a_session_forgets_keys():
+    async def test(console: Console) -> None:
+        job = await console.found()
+        await console.rehearsed(job)
+        console.cluster.scripts[None, ApiKey.FIND_RECORDS] = lambda *_: NO_ANSWER
+        running = await console.search()
+        await asyncio.sleep(1)
+        console.work.end()
+        await console.client.close()
+        await console.until(running, ErasureStage.ENDED)
+        assert job.stage is ErasureStage.FORGOTTEN
+        assert not holds_keys()
+
+    in_console(test)
+
+
 def test_a_cancelled_search_forgets_its_keys():
     async def test(console: Console) -> None:
         console.cluster.scripts[None, ApiKey.FIND_RECORDS] = lambda *_: NO_ANSWER
