@@ -40,7 +40,8 @@ async def topic(cluster: LowtideCluster, request: pytest.FixtureRequest) -> Asyn
     """Record n is in partition n modulo 3, a millisecond after record n - 1."""
     name = f"topic.{abs(hash(request.node.name))}"
     async with AdminClient(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic(name=name, partitions=PARTITIONS, replication_factor=1)])
+        kept = {"retention.ms": "-1"}
+        await admin.create_topics([NewTopic(name=name, partitions=PARTITIONS, replication_factor=1, configs=kept)])
         driver = Confluent(cluster.bootstrap)
         for number in range(PARTITIONS):
             rows = [
