@@ -301,10 +301,7 @@ class Search:
             async with self._computing:
                 for batch in batches:
                     await self._search_batch(walk.number, batch, OffsetWindow(begin, window.end))
-            if following <= offset:  # There are no records up to the end of the log.
-                offset = window.end
-            else:
-                offset = following
+            offset = following if following > offset else window.end  # Nothing is left up to the end of the log.
             if not walk.backwards:
                 break
             if taken > WINDOW_BYTES_MAX and offset < window.end and walk.on_too_wide():

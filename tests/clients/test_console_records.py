@@ -12,6 +12,7 @@ import pytest
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
 from lowtide.testing.cluster import LowtideCluster
+from tests.unit.admin.schemas.registry_server import schema_registry
 
 from .console_visitor import OWN, Page, console_of
 from .driver import OutgoingRecord
@@ -114,6 +115,27 @@ async def test_what_the_cluster_refuses_is_a_line(page: Page, topic: str):
     assert json.loads(answer.splitlines()[-1]) == {"trouble": "Topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION."}
     _, answer = await page.post("search", {"topic": topic, "partitions": [9]})
     assert "the brokers don't know it" in json.loads(answer.splitlines()[-1])["trouble"]
+
+
+async def test_a_registry_reads_values_and_says_why_not(cluster: LowtideCluster, topic: str):
+    """Pages and filters see what it reads; if it is away, the bytes are shown with the reason."""
+    with schema_registry() as registry:
+        number = registry.register("flights", '{"type": "object"}', "JSON")
+        head = b"\0" + number.to_bytes(4, "big")
+        rows = [OutgoingRecord(None, head + b'{"delay": %d}' % n, BEGAN_MS + 100 + n) for n in (1, 2)]
+        await asyncio.to_thread(Confluent(cluster.bootstrap).produce, topic, rows, partition=0)
+        servers, settings = {"bootstrap.servers": cluster.bootstrap}, (("url", registry.url),)
+        async with console_of(servers, registry=settings) as page:
+            assert (await search(page, topic, where="delay == `2`"))[0] == [102]
+            _, answer = await page.post("search", {"topic": topic, "count": 1})
+            (row,) = json.loads(answer.splitlines()[0])["hits"][:1]
+            assert row["value"]["schema_name"] == f"JSON Schema, schema {number}"
+            assert json.loads(row["value"]["schema"]) == {"delay": 2}
+    async with console_of(servers, registry=settings) as page:
+        _, answer = await page.post("search", {"topic": topic, "where": "delay == `2`"})
+        end = json.loads(answer.splitlines()[-1])["end"]
+        assert end["other_format"] == 2
+        assert end["other_format_reason"].startswith(f"the schema registry does not answer: {registry.url}/schemas")
 
 
 async def test_other_sites_can_search_nothing(page: Page, topic: str):
