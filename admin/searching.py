@@ -257,6 +257,8 @@ class Search:
             if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._skip_deleted(walk, key)
                 return
+            if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # No partition can be read.
+                raise
             walk.fail()
             self.progress.add_trouble(f"{error}")
             return

@@ -113,7 +113,10 @@ def test_a_search_by_the_form(browser: Any, address: str, theme: str):
     ("path", "sentence"),
     [
         ("#/records?topic=flights&where=delay+>", 'The filter "delay >" is not JMESPath: it ends too early.'),
-        ("#/records?topic=no-such-topic", "Topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION."),
+        (
+            "#/records?topic=no-such-topic",
+            "The cluster has no such topic or partition, or you have no right to see it.",
+        ),
         ("#/records?topic=flights&partitions=x", "Partitions must be numbers and ranges, as in 0,2-4."),
         ("#/records?topic=flights&place=offset&value=3", "Name the partitions to which the offset belongs."),
     ],

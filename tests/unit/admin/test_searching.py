@@ -219,6 +219,13 @@ def test_an_end_without_records_is_no_end_of_the_search(backwards: bool):
     assert client.fetches < 20
 
 
+def test_a_missing_right_is_an_error_of_the_whole_search():
+    client = topic_of([(0, 0, 3, 10), (1, 0, 3, 10)])
+    client.failing[1] = BrokerAnsweredError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1")
+    with pytest.raises(BrokerAnsweredError, match="TOPIC_AUTHORIZATION_FAILED"):
+        run(client)
+
+
 def test_an_unknown_topic_is_an_error():
     with pytest.raises(BrokerAnsweredError):
         asyncio.run(Search(topic_of([]), SearchRequest(topic="nope")).run(_ignore))
