@@ -10,7 +10,9 @@ import pytest
 
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.client import AdminClient
+from lowtide.admin.configs import ConfigChange, ConfigResource
 from lowtide.admin.topics import NewTopic
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
@@ -296,3 +298,15 @@ async def test_a_console_that_only_reads_rehearses_and_changes_nothing(cluster: 
             assert (await page.get(f"api/{path}")).status == 405, "nothing is changed by a GET"
     assert list(await admin.list_topics()).count(f"{name}-more") == 0
     assert len((await admin.list_topics())[name].partitions) == 1
+
+
+async def test_the_forecast_knows_what_groups_have_consumed(page: Page, admin: AdminClient, cluster: LowtideCluster):
+    """KIP-68: the group has consumed three of five records, and the forecast asks the coordinators for that."""
+    name = await filled(page, admin, retention_ms="-1")
+    broker = ConfigResource(ConfigResourceType.BROKER, "")
+    change = ConfigChange("log.retention.commitoffset.enable", "true")
+    assert set((await admin.alter_configs({broker: [change]})).values()) == {None}
+    await admin.alter_group_offsets(f"group-{name}", {TopicPartition(name, 0): 3})
+    plan = await rehearsed(page, "settings", {"topic": name, "settings": {"retention.commitoffset.ms": "1"}})
+    (row,) = plan["forecast"]["partitions"]
+    assert (row["records"], row["segments"], row["reasons"]) == (3, 3, ["consumed"])
