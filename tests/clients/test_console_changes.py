@@ -154,6 +154,11 @@ async def test_a_record_that_cannot_be_meant_is_refused(page: Page, admin: Admin
     assert (status, answer["error"][-1]) == (400, ".")
 
 
+async def test_too_many_records_are_refused(page: Page, admin: AdminClient):
+    status, answer = await page.post("records/rehearsal", {"topic": await made(admin), "records": [{}] * 501})
+    assert (status, answer["error"]) == (400, "records must be a list of 1 to 500 records.")
+
+
 async def test_partitions_are_added_once(page: Page, admin: AdminClient):
     name = await made(admin, 2)
     assert (await page.post("growth/rehearsal", {"topic": name, "partitions": 2}))[0] == 400
@@ -182,6 +187,11 @@ async def test_each_setting_has_its_default_its_source_and_its_meaning(page: Pag
     assert (row["value"], row["set"], row["source"], row["default"]) == ("5000", True, "this topic", "604800000")
     assert "time for which records are kept" in row["about"]
     assert (rows["retention.bytes"]["set"], rows["retention.bytes"]["source"]) == (False, "default")
+    assert [rows[key]["type"] for key in ("retention.ms", "preallocate", "cleanup.policy")] == [
+        "long",
+        "boolean",
+        "list",
+    ]
     assert rows["retention.bytes"]["default"] == rows["retention.bytes"]["value"] == "-1"
 
 

@@ -305,6 +305,8 @@ def test_rehearsals_of_changes_have_no_serious_finding(tab: Tab, axe: str) -> No
     page = tab.open("#/settings?topic=flights")
     page.get_by_role("button", name="Change retention.ms", exact=True).click()
     page.get_by_label("retention.ms", exact=True).fill("60000")
+    page.get_by_role("button", name="Change preallocate", exact=True).click()
+    page.get_by_label("preallocate", exact=True).select_option("true")
     rehearse(page, page.locator("form", has_text="retention.ms"), axe)
     page.get_by_role("heading", name="What the next retention pass would delete").wait_for()
     picture(page, f"console-setting-rehearsal-{theme_of(page)}")
