@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from lowtide.admin.errors import AdminError
 from lowtide.admin.group_lags import Lag, find_lags
 from lowtide.console.answers import sentence_of
+from lowtide.console.group_details import member_value, topology_value
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
-    from lowtide.admin.groups import GroupMember
     from lowtide.protocol.types import TopicPartition
 
 LAGS_MAX: Final = 500
@@ -76,7 +76,9 @@ async def group_page(client: AdminClient, name: str) -> dict[str, Any]:
         "protocol": described.protocol_type,
         "assignor": described.assignor,
         "coordinator": described.coordinator,
-        "members": [_member(member) for member in described.members],
+        "epoch": described.epoch if described.epoch >= 0 else None,
+        "members": [member_value(member) for member in described.members],
+        "topology": topology_value(described),
         "partitions": [rows[key] for key in sorted(rows)],
         "errors": [sentence_of(error) for error in failed.values()],
     }
@@ -90,14 +92,4 @@ def _lag_row(lag: Lag, readers: Mapping[TopicPartition, str]) -> dict[str, Any]:
         "high_watermark": lag.log_end,
         "lag": lag.records,
         "reader": readers.get(lag.partition),
-    }
-
-
-def _member(member: GroupMember) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "instance": member.instance_id,
-        "client": member.client_id,
-        "host": member.host,
-        "partitions": [key._asdict() for key in member.assignment],
     }
