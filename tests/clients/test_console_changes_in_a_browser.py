@@ -24,7 +24,7 @@ def create_topic(page: Any, name: str) -> None:
     page.get_by_role("heading", name="Create a topic").wait_for()
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Partitions").fill("2")
-    page.get_by_label("Settings").fill("retention.ms=86400000\ninternal.segment.bytes=10000")
+    page.get_by_label("Settings", exact=True).fill("retention.ms=86400000\ninternal.segment.bytes=10000")
     page.get_by_role("button", name="Rehearse").click()
     page.get_by_role("heading", name="Rehearsal").wait_for()
     picture(page, "create")
@@ -35,7 +35,7 @@ def create_topic(page: Any, name: str) -> None:
 def write_records(page: Any) -> None:
     page.get_by_role("link", name="Write records").click()
     page.get_by_role("heading", name="Write records").wait_for()
-    page.get_by_label("Partition").fill("1")
+    page.get_by_label("Partition", exact=True).fill("1")
     page.get_by_label("The key").fill("UA")
     page.get_by_label("The value").fill("é" * 40_000)
     page.get_by_role("button", name="Rehearse").click()
