@@ -120,11 +120,19 @@ def run(command: list[str], environment: dict[str, str], log: Path) -> tuple[flo
     began = time.perf_counter()
     with log.open("ab") as words:
         process = subprocess.Popen(
-            command, stdout=words, stderr=words, stdin=subprocess.DEVNULL, env={**os.environ, **environment}
+            command,
+            stdout=words,
+            stderr=words,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            start_new_session=True,
         )
     clock = TreeClock(process.pid)
     try:
         _, status, used = os.wait4(process.pid, 0)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     finally:
         sampled = clock.end()
     process.returncode = os.waitstatus_to_exitcode(status)

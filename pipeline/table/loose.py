@@ -150,9 +150,9 @@ def delete_dead_rounds(table: Table) -> list[str]:
     Errors: TableFilesError.
     """
     stored = _listed(table)
-    committed = {properties_of(each).get(ROUND) for each in table.refresh().metadata.snapshots}
+    committed = {None, *(properties_of(each).get(ROUND) for each in table.refresh().metadata.snapshots)}
     # Where nothing was expired, each file tells by its name that it is committed, and no manifest has to be read.
-    if all(round_of(each.path) in {None, *committed} for each in stored):
+    if all(round_of(each.path) in committed for each in stored):
         return []
     loose = _loose_of(table, stored)
     deleted = delete_files(table.io, sorted(each.path for each in loose.superseded()))
@@ -189,6 +189,5 @@ def delete_dead_manifests(
 
 def _any_is_gone(io: FileIO, paths: Iterable[str], gone: Collection[str] | None) -> bool:
     if gone is not None:
-        keys = {file_key(each) for each in gone}
-        return any(file_key(each) in keys for each in paths)
+        return not {file_key(each) for each in gone}.isdisjoint(file_key(each) for each in paths)
     return any(not exists(io, path) for path in paths)
