@@ -107,6 +107,12 @@ def console(
             "--write", help="let visitors make the changes that the cluster allows; by default the console is read-only"
         ),
     ] = False,
+    signing_key: Annotated[
+        str | None,
+        typer.Option(
+            "--signing-key", metavar="FILE", help="the private key (PEM) that signs receipts of erasures for visitors"
+        ),
+    ] = None,
 ) -> ExitCode:
     """Show a cluster in a browser: topics, records, retention, deletes and groups.
 
@@ -123,6 +129,7 @@ def console(
                 f"{USERS_PREFIX}FILE or token."
             )
         settings = console_settings(cluster.bootstrap_server, cluster.command_config, write=write, login=login)
+        settings = replace(settings, signing_key=None if signing_key is None else usable_key(signing_key))
     except SettingsError as error:
         raise misused(str(error)) from None
     return asyncio.run(_serve(settings, entrance, where.port, call.output))
@@ -267,6 +274,20 @@ def _entrance(options: ListenOptions, where: Place) -> Entrance:
     except (OSError, TlsError) as error:
         raise misused(f"--tls-cert {options.tls_cert}: {error}.") from None
     return Entrance(host=where.host, tls=tls, proxies=proxies)
+
+
+def usable_key(path: str) -> str:
+    """Returns the path of a signing key that can sign. Errors: CommandError."""
+    from lowtide.admin.receipts.signing_keys import SigningKeyError, signing_key  # noqa: PLC0415 - slow
+
+    try:
+        with signing_key(OsFileSystem(), path) as key:
+            key.last()
+    except SigningKeyError as error:
+        raise misused(str(error)) from None
+    except OSError as error:
+        raise misused(f"{error.filename}: {error.strerror}.") from None
+    return path
 
 
 # ------------------------------------------------------------------ serving

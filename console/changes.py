@@ -7,15 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, groups
+from lowtide.console import (
+    arguments,
+    delete_job,
+    erasing,
+    erasure_ledger,
+    erasure_receipt,
+    groups,
+    holds,
+    produce,
+    topic_changes,
+)
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
 from lowtide.console.groups import RehearsedForget, RehearsedReset
+from lowtide.console.holds import RehearsedEnd, RehearsedHold
+from lowtide.console.person_erasure import RehearsedErasure
+from lowtide.console.produce import RehearsedRecords
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
+from lowtide.console.topic_changes import RehearsedCreation, RehearsedGrowth
+
+if TYPE_CHECKING:
+    from lowtide.admin.client import AdminClient
 
 Change: TypeAlias = Callable[[ConsoleSession, Parameters, ConsolePorts], Awaitable[Any]]
 PlanT = TypeVar("PlanT")
@@ -44,12 +61,22 @@ async def _delete(session: ConsoleSession, given: Parameters, ports: ConsolePort
     return {"job": job_id}
 
 
-async def _reset(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
-    return await groups.carry_out_reset(session.client, _plan(session, given, RehearsedReset))
+def _carried_out(carry_out: Callable[[AdminClient, PlanT], Awaitable[Any]], kind: type[PlanT]) -> Change:
+    """Returns the handler of a change, which carries out the plan that was shown."""
+
+    async def change(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+        return await carry_out(session.client, _plan(session, given, kind))
+
+    return change
 
 
-async def _forget(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
-    return await groups.carry_out_forget(session.client, _plan(session, given, RehearsedForget))
+async def _rehearse_records(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await produce.rehearse_records(session.client, given, ports)
+    return {"plan": session.work.keep_plan(plan), **produce.records_value(plan)}
+
+
+async def _erase(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return erasing.begin_erasure(session, _plan(session, given, RehearsedErasure), given)
 
 
 def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
@@ -69,7 +96,33 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "forget/rehearsal": _rehearsal(
         lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
     ),
+    "creation/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_creation(session.client, given), topic_changes.creation_value
+    ),
+    "growth/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_growth(session.client, given), topic_changes.growth_value
+    ),
+    "records/rehearsal": _rehearse_records,
+    "erase/search": erasing.search_person,
+    "erase/cancel": erasing.cancel_search,
+    "erase/receipt": erasure_receipt.receipt,
+    "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
+    "erasures/export": lambda session, _, __: erasure_ledger.ledger_export(session.client),
+    "hold/rehearsal": _rehearsal(holds.rehearse_hold, holds.hold_value),
+    "standing/rehearsal": _rehearsal(holds.rehearse_end, holds.end_value),
 }
 
-CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
+CHANGES: Final[Mapping[str, Change]] = {
+    "delete": _delete,
+    "reset": _carried_out(groups.carry_out_reset, RehearsedReset),
+    "forget": _carried_out(groups.carry_out_forget, RehearsedForget),
+    "creation": _carried_out(topic_changes.carry_out_creation, RehearsedCreation),
+    "growth": _carried_out(topic_changes.carry_out_growth, RehearsedGrowth),
+    "records": _carried_out(produce.carry_out_records, RehearsedRecords),
+    "erase": _erase,
+    "erase/confirm": erasure_receipt.confirm,
+    "erase/sign": erasure_receipt.signed_receipt,
+    "hold": _carried_out(holds.carry_out_hold, RehearsedHold),
+    "standing/end": _carried_out(holds.carry_out_end, RehearsedEnd),
+}
 """Changes require `console.write`."""

@@ -83,11 +83,13 @@ class ConsoleSession:
 
 @dataclass(frozen=True, slots=True)
 class ConsolePorts:
-    """Clock, random numbers and tasks."""
+    """Clock, random numbers and tasks, and the key that signs receipts."""
 
     clock: Clock
     random: Random
     tasks: TaskRegistry
+    signing_key: str | None = None
+    """The file of the private key; None without one."""
 
 
 class Sessions:
@@ -217,6 +219,7 @@ class Sessions:
         self._by_hash.clear()
         self._shared = None
         for session in sessions:
+            session.work.end()
             await session.client.close()
 
     def _check_room(self, address: str, user: str) -> None:
@@ -259,6 +262,7 @@ class Sessions:
         return self._by_hash[key].used_ms
 
     def _end(self, session: ConsoleSession) -> None:
+        session.work.end()
         self._ports.tasks.spawn(session.client.close(), name="a session of the console ends")
 
 

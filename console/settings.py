@@ -47,6 +47,8 @@ class ConsoleSettings:
     is_local_only: bool = False
     """Whether only visitors of this machine are accepted, on all addresses of the server."""
     version: str = ""
+    signing_key: str | None = None
+    """The file of the private key that signs receipts of erasures."""
     make_client: Callable[[Any], AdminClient] = AdminClient
     """Creates the client of a session; tests replace it."""
 

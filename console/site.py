@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import PurePath
@@ -112,7 +113,7 @@ class ConsoleSite:
     def __init__(self, settings: ConsoleSettings, ports: ConsolePorts, files: FileSystem | None = None) -> None:
         """Reads the files. Errors: OSError."""
         self._settings = settings
-        self._ports = ports
+        self._ports = replace(ports, signing_key=settings.signing_key)
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem())
 
@@ -208,6 +209,7 @@ class ConsoleSite:
         session = await self._found(request)
         return answer(
             {
+                "signs": self._settings.signing_key is not None,
                 "login": self._settings.login.value,
                 "mechanisms": list(self._settings.mechanisms),
                 "in": session is not None,

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lowtide.console.erasing import NOT_LOWTIDE
 from tests.clients.console_visitor import console_of
 from tests.clients.driver import until
 from tests.free_ports import free_ports
@@ -90,3 +91,12 @@ async def test_the_console_shows_it(bootstrap: str) -> None:
         assert len(records["records"]) > 0
         for view in ("deletes", f"segments?topic={TOPIC}&partition=0", f"history?topic={TOPIC}&partition=0"):
             assert await page.view(view) is not None, view
+
+
+async def test_the_console_erases_nothing_there(bootstrap: str) -> None:
+    """The pages say in one sentence that its brokers can't erase; nothing is asked of them."""
+    async with console_of({"bootstrap.servers": bootstrap}, write=True) as page:
+        erasures = await page.view("erasures")
+        assert (erasures["trouble"], erasures["own"], erasures["standing"]["rows"]) == (NOT_LOWTIDE, [], [])
+        status, refused = await page.post("erase/search", {"keys": ["k"], "topics": [TOPIC]})
+        assert (status, refused["error"]) == (501, NOT_LOWTIDE)

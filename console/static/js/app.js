@@ -6,13 +6,17 @@ const PAGES = {
   cluster: { title: "Cluster", load: () => import("./cluster.js") },
   topics: { title: "Topics", load: () => import("./topics.js") },
   topic: { title: "Topic", load: () => import("./topic.js"), under: "topics" },
+  create: { title: "Create a topic", load: () => import("./create.js"), under: "topics" },
+  produce: { title: "Write records", load: () => import("./produce.js"), under: "topics" },
   records: { title: "Records", load: () => import("./records.js") },
   groups: { title: "Groups", load: () => import("./groups.js") },
   group: { title: "Group", load: () => import("./groups.js"), under: "groups" },
   deletes: { title: "Deletes", load: () => import("./deletes.js") },
   purge: { title: "Delete records", load: () => import("./purge.js"), under: "deletes" },
+  erase: { title: "Erase a person", load: () => import("./erase.js"), under: "erasures" },
+  erasures: { title: "Erasures", load: () => import("./erasures.js") },
 };
-const SHOWN = ["cluster", "topics", "records", "groups", "deletes"];
+const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "erasures"];
 
 const main = document.getElementById("main");
 const pages = document.getElementById("pages");

@@ -9,12 +9,14 @@ from random import Random
 
 import pytest
 
+from lowtide.admin.receipts.signing_keys import create_key
 from lowtide.cli.app import run
-from lowtide.cli.console import ListenOptions, console_settings, place_of, served
+from lowtide.cli.console import ListenOptions, console_settings, place_of, served, usable_key
 from lowtide.cli.console_server import CertificateFiles, Entrance
 from lowtide.cli.outcome import CommandError, ExitCode
 from lowtide.console.own_users import Role, line_of, new_user, parse_users
 from lowtide.console.settings import LoginKind
+from lowtide.runtime.filesystem import OsFileSystem
 
 SASL = "security.protocol=SASL_PLAINTEXT\n"
 
@@ -177,3 +179,17 @@ def test_a_renewed_certificate_is_used_and_a_damaged_one_is_not(tmp_path: Path, 
     file.write_bytes(b"damaged")
     assert [files.context(), files.context()] == [second, second]
     assert capsys.readouterr().err.count("the last valid certificate stays in use") == 1
+
+
+def test_a_signing_key_that_cant_sign_is_refused_at_the_start(tmp_path: Path):
+    key = tmp_path / "audit.key"
+    with pytest.raises(CommandError, match="No such file"):
+        usable_key(str(key))
+    create_key(OsFileSystem(), str(key))
+    assert usable_key(str(key)) == str(key)
+    Path(f"{key}.chain").unlink()
+    with pytest.raises(CommandError, match="is missing"):
+        usable_key(str(key))
+    key.chmod(0o644)
+    with pytest.raises(CommandError, match="chmod 600"):
+        usable_key(str(key))
