@@ -84,13 +84,10 @@ class ListenOptions(OptionGroup):
     ] = None
 
 
-@app.command()
-@local
-def console(
-    call: Call,
-    *,
-    cluster: ClusterOptions,
-    listen: ListenOptions,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitorOptions(OptionGroup):
+    """What visitors need, and what they may do."""
+
     login: Annotated[
         str | None,
         typer.Option(
@@ -100,19 +97,29 @@ def console(
             "`token`, by the address that the command prints. Default: `cluster` if the client settings use SASL but "
             "have no credentials, otherwise `token`",
         ),
-    ] = None,
+    ] = None
     write: Annotated[
         bool,
         typer.Option(
             "--write", help="let visitors make the changes that the cluster allows; by default the console is read-only"
         ),
-    ] = False,
+    ] = False
     signing_key: Annotated[
         str | None,
         typer.Option(
             "--signing-key", metavar="FILE", help="the private key (PEM) that signs receipts of erasures for visitors"
         ),
-    ] = None,
+    ] = None
+
+
+@app.command()
+@local
+def console(
+    call: Call,
+    *,
+    cluster: ClusterOptions,
+    listen: ListenOptions,
+    visitors: VisitorOptions,
 ) -> ExitCode:
     """Show a cluster in a browser: topics, records, retention, deletes and groups.
 
@@ -123,13 +130,16 @@ def console(
     try:
         where = place_of(listen)
         entrance = _entrance(listen, where)
-        if entrance.is_open and login is None and not asks_for_logins(_given(cluster.command_config)):
+        if entrance.is_open and visitors.login is None and not asks_for_logins(_given(cluster.command_config)):
             raise misused(
                 f"--listen {listen.listen} serves other machines, so --login must say how visitors log in: cluster, "
                 f"{USERS_PREFIX}FILE or token."
             )
-        settings = console_settings(cluster.bootstrap_server, cluster.command_config, write=write, login=login)
-        settings = replace(settings, signing_key=None if signing_key is None else usable_key(signing_key))
+        settings = console_settings(
+            cluster.bootstrap_server, cluster.command_config, write=visitors.write, login=visitors.login
+        )
+        key = visitors.signing_key
+        settings = replace(settings, signing_key=None if key is None else usable_key(key))
     except SettingsError as error:
         raise misused(str(error)) from None
     return asyncio.run(_serve(settings, entrance, where.port, call.output))
