@@ -39,7 +39,10 @@ MISSING_RIGHT = re.compile(r"\b(you|user \w+) (lack|may|need)\b|\bright\b|users 
 REFUSED = "Failed to load resource"
 """What the browser itself prints about an answer above 399; the answers are checked by their status."""
 
-SETTLED = "() => !document.querySelector('.live.still') && !document.querySelector('main [aria-busy=true]')"
+SETTLED = """() => !document.querySelector('main [aria-busy=true]')
+  && ![...document.querySelectorAll('.live.still')].some(
+    each => each.checkVisibility() && each.textContent === 'Connecting')
+"""
 LEAVE = """address => {
   document.querySelector('main h1')?.setAttribute('data-left', '');
   location.hash = address;
