@@ -142,6 +142,8 @@ def visit(browser: Any, site: Site, user: str) -> Iterator[Visit]:
 
 
 OPENED = {"topic": VISIBLE, "partition": 0, "place": "start", "group": VISIBLE_GROUP}
+MORE = {"setting": {"key": "log.retention.ms"}}
+"""What single pages need besides."""
 
 
 def test_the_pages_are_found() -> None:
@@ -150,7 +152,7 @@ def test_the_pages_are_found() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_right_for_every_user(visit: Visit, user: str, name: str) -> None:
-    text = visit.open(name, **OPENED)
+    text = visit.open(name, **OPENED, **MORE.get(name, {}))
     if user == ADMIN:
         assert visit.refused() == []
         return
@@ -174,7 +176,8 @@ def test_a_page_without_a_choice_lists_only_what_the_user_may_see(visit: Visit, 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_an_address_with_hidden_names_shows_nothing_of_them(visit: Visit, user: str, name: str) -> None:
-    visit.open(name, topic=HIDDEN, partition=0, place="start", group=HIDDEN_GROUP)
+    hidden = {**OPENED, "topic": HIDDEN, "group": HIDDEN_GROUP, **MORE.get(name, {})}
+    visit.open(name, **hidden)
     html = visit.tab.page.content()
     if user != ADMIN:
         assert SECRET not in html
