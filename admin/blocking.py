@@ -122,3 +122,6 @@ class BlockingAdminClient:
     alter_share_group_offsets = _blocking(AdminClient.alter_share_group_offsets)
     alter_group_offsets = _blocking(AdminClient.alter_group_offsets)
     delete_group_offsets = _blocking(AdminClient.delete_group_offsets)
+    list_transactions = _blocking(AdminClient.list_transactions)
+    describe_transactions = _blocking(AdminClient.describe_transactions)
+    describe_producers = _blocking(AdminClient.describe_producers)

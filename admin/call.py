@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lowtide.admin.attempts import Attempts, Done, Locate, Located, Outcome, RetryLater, Send
-from lowtide.admin.cluster import BrokerHandle, ClusterConnections, raise_for_error
+from lowtide.admin.cluster import GROUPS, TRANSACTIONS, BrokerHandle, ClusterConnections, raise_for_error
 from lowtide.admin.errors import AdminError, BrokerAnsweredError, code_name
 from lowtide.admin.patience import Deadline
 from lowtide.admin.settings import INT32_MAX
@@ -128,17 +128,24 @@ class AdminCall:
 
     async def to_coordinators(self, groups: Collection[str]) -> Located[str]:
         """Assigns each group to its coordinator."""
+        return await self._to_coordinators(groups, GROUPS)
+
+    async def to_transaction_coordinators(self, transactional_ids: Collection[str]) -> Located[str]:
+        """Assigns each transactional id to its coordinator."""
+        return await self._to_coordinators(transactional_ids, TRANSACTIONS)
+
+    async def _to_coordinators(self, keys: Collection[str], key_type: int) -> Located[str]:
         located = Located[str]()
-        found = await self.cluster.coordinators(groups, self.deadline)
-        for group in groups:
-            coordinator = found.get(group)
+        found = await self.cluster.coordinators(keys, self.deadline, key_type)
+        for key in keys:
+            coordinator = found.get(key)
             if coordinator is None:
-                located.others[group] = RetryLater("no coordinator was returned")
+                located.others[key] = RetryLater("no coordinator was returned")
             elif not isinstance(coordinator, BrokerAnsweredError):
-                located.put(coordinator, group)
+                located.put(coordinator, key)
             else:
                 final = not is_retriable(coordinator.code)
-                located.others[group] = coordinator if final else RetryLater(str(coordinator))
+                located.others[key] = coordinator if final else RetryLater(str(coordinator))
         return located
 
 

@@ -25,6 +25,7 @@ from lowtide.admin import (
     share_groups,
     standing,
     topics,
+    transactions,
     users,
 )
 from lowtide.admin import delete_records as deletes
@@ -146,3 +147,8 @@ class AdminClient(AdminClientBase):
     delete_group_offsets = group_offsets.delete_group_offsets
     list_share_group_offsets = share_groups.list_share_group_offsets
     alter_share_group_offsets = share_groups.alter_share_group_offsets
+
+    # transactions
+    list_transactions = transactions.list_transactions
+    describe_transactions = transactions.describe_transactions
+    describe_producers = transactions.describe_producers

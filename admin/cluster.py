@@ -33,7 +33,11 @@ NO_CREATION_SINCE: Final = 4
 """The first version of Metadata whose requests can avoid the creation of topics."""
 
 GROUPS: Final = 0
-"""FindCoordinator's key type for groups."""
+TRANSACTIONS: Final = 1
+"""FindCoordinator's key types, for groups and for transactional ids."""
+
+_COORDINATED: Final = {GROUPS: "group", TRANSACTIONS: "transactional id"}
+_KEY_TYPES_SINCE: Final = 1
 
 _MANY_COORDINATORS_SINCE: Final = 4
 
@@ -256,30 +260,33 @@ class ClusterConnections:
 
     # ------------------------------------------------------------------ coordinators
     async def coordinators(
-        self, groups: Collection[str], deadline: Deadline
+        self, keys: Collection[str], deadline: Deadline, key_type: int = GROUPS
     ) -> Mapping[str, BrokerId | BrokerAnsweredError]:
-        """Returns the coordinator of each group, or an error. Errors: as `view`."""
+        """Returns the coordinator of each group or transactional id, or an error. Errors: as `view`."""
+        what = _COORDINATED[key_type]
 
         async def ask(handle: BrokerHandle) -> dict[str, BrokerId | BrokerAnsweredError]:
-            version = handle.choose(FindCoordinatorRequest)
+            needed = 0 if key_type == GROUPS else _KEY_TYPES_SINCE
+            version = handle.choose(FindCoordinatorRequest, at_least=needed)
             if version >= _MANY_COORDINATORS_SINCE:
-                request = FindCoordinatorRequest(key_type=GROUPS, coordinator_keys=list(groups))
+                request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
                 answer = await handle.ask_in(request, version)
-                return {row.key: self._coordinator(row.key, row) for row in answer.coordinators}
+                return {row.key: self._coordinator(f"{what} {row.key}", row) for row in answer.coordinators}
             found = {}
-            for group in groups:
-                found[group] = self._coordinator(group, await handle.ask_in(FindCoordinatorRequest(key=group), version))
+            for key in keys:
+                answer = await handle.ask_in(FindCoordinatorRequest(key_type=key_type, key=key), version)
+                found[key] = self._coordinator(f"{what} {key}", answer)
             return found
 
-        if not groups:
+        if not keys:
             return {}
         found: Mapping[str, BrokerId | BrokerAnsweredError] = await self.ask_any(ask, deadline)
         return found
 
-    def _coordinator(self, group: str, row: Any) -> BrokerId | BrokerAnsweredError:
+    def _coordinator(self, what: str, row: Any) -> BrokerId | BrokerAnsweredError:
         """Reads a row of an answer, and keeps the address of a new broker."""
         if row.error_code:
-            return BrokerAnsweredError(row.error_code, f"the coordinator of group {group}", row.error_message)
+            return BrokerAnsweredError(row.error_code, f"the coordinator of {what}", row.error_message)
         broker = Broker(broker_id=row.node_id, address=Address(row.host, row.port))
         self._known.setdefault(row.node_id, broker)
         node: BrokerId = row.node_id

@@ -6,7 +6,7 @@ of a share group (KIP-932) comes from its coordinator, since records behind its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,26 +39,32 @@ class Lag:
 
 
 async def find_lags(
-    client: AdminClient, kinds: Mapping[str, str], *, timeout: float | None = None
+    client: AdminClient,
+    kinds: Mapping[str, str],
+    partitions: Collection[TopicPartition] | None = None,
+    *,
+    timeout: float | None = None,
 ) -> tuple[dict[str, list[Lag]], dict[Any, AdminError]]:
     """Returns the lags of each group's partitions, sorted, and errors. `kinds` has the kind of each group.
 
-    `committed` of a share group is its start offset. Errors: AdminError.
+    `partitions` limits the partitions. `committed` of a share group is its start offset. Errors: AdminError.
     """
     shares = [name for name, kind in kinds.items() if kind == SHARE]
-    others = [name for name in kinds if name not in shares]
+    others = [name for name, kind in kinds.items() if kind != SHARE]
     answers: dict[str, Mapping[TopicPartition, Any] | AdminError] = {}
     if others:
-        answers |= await client.list_group_offsets(others, timeout=timeout)
+        answers |= await client.list_group_offsets(dict.fromkeys(others, partitions), timeout=timeout)
     if shares:
         answers |= await client.list_share_group_offsets(shares, timeout=timeout)
+    wanted = None if partitions is None else frozenset(partitions)
     failed: dict[Any, AdminError] = {name: each for name, each in answers.items() if isinstance(each, AdminError)}
     committed: dict[str, dict[TopicPartition, CommittedOffset | ShareOffset]] = {}
     for name, each in answers.items():
         if isinstance(each, AdminError):
             continue
-        committed[name] = {key: row for key, row in each.items() if not isinstance(row, AdminError)}
-        failed |= {f"{name}, {key}": row for key, row in each.items() if isinstance(row, AdminError)}
+        rows = {key: row for key, row in each.items() if wanted is None or key in wanted}
+        committed[name] = {key: row for key, row in rows.items() if not isinstance(row, AdminError)}
+        failed |= {f"{name}, {key}": row for key, row in rows.items() if isinstance(row, AdminError)}
     if not committed:
         return {}, failed
     starts, ends = await ends_of(client, sorted({key for rows in committed.values() for key in rows}), timeout=timeout)

@@ -49,6 +49,12 @@ from lowtide.admin.streams_groups import (
     StreamsTopology,
 )
 from lowtide.admin.topics import CreatedTopic, NewTopic
+from lowtide.admin.transactions import (
+    ListedTransactions,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from lowtide.protocol.acl_values import AclOperation, AclPattern, AclPermission, AclResourceType
 from lowtide.protocol.client.versions import Feature
 from lowtide.protocol.config_values import ConfigResourceType, ConfigSource
@@ -99,11 +105,13 @@ __all__ = [
     "LeaderOnlyUnsupportedError",
     "ListedGroups",
     "ListedOffset",
+    "ListedTransactions",
     "LogDir",
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
     "PartitionErasure",
+    "ProducerDescription",
     "QuotaEntity",
     "ReplicaSize",
     "SettingsError",
@@ -118,6 +126,8 @@ __all__ = [
     "Timestamp",
     "TopicDescription",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "UnsupportedVersionError",
     "WrittenRecords",
 ]

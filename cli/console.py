@@ -15,6 +15,7 @@ from lowtide import __version__
 from lowtide.cli.call import BootstrapServer, Call, CommandConfig, OptionGroup, client_settings, local
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json_line, remark
+from lowtide.cli.registry_options import RegistryOptions
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.http_origin import Proxies
 from lowtide.runtime.tls import TlsError
@@ -120,6 +121,7 @@ def console(
     cluster: ClusterOptions,
     listen: ListenOptions,
     visitors: VisitorOptions,
+    registry: RegistryOptions,
 ) -> ExitCode:
     """Show a cluster in a browser: topics, records, retention, deletes and groups.
 
@@ -139,7 +141,8 @@ def console(
             cluster.bootstrap_server, cluster.command_config, write=visitors.write, login=visitors.login
         )
         key = visitors.signing_key
-        settings = replace(settings, signing_key=None if key is None else usable_key(key))
+        key = None if key is None else usable_key(key)
+        settings = replace(settings, registry=registry.settings(), signing_key=key)
     except SettingsError as error:
         raise misused(str(error)) from None
     return asyncio.run(_serve(settings, entrance, where.port, call.output))

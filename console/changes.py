@@ -15,21 +15,28 @@ from lowtide.console import (
     erasing,
     erasure_ledger,
     erasure_receipt,
-    groups,
     holds,
+    offset_changes,
     produce,
     topic_changes,
+    topic_settings,
 )
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
-from lowtide.console.groups import RehearsedForget, RehearsedReset
 from lowtide.console.holds import RehearsedEnd, RehearsedHold
+from lowtide.console.offset_changes import RehearsedForget, RehearsedReset
 from lowtide.console.person_erasure import RehearsedErasure
 from lowtide.console.produce import RehearsedRecords
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
 from lowtide.console.topic_changes import RehearsedCreation, RehearsedGrowth
+from lowtide.console.topic_deletion import (
+    RehearsedTopicDeletion,
+    carry_out_topic_deletion,
+    rehearse_topic_deletion,
+)
+from lowtide.console.topic_settings import RehearsedSettings
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
@@ -70,6 +77,20 @@ def _carried_out(carry_out: Callable[[AdminClient, PlanT], Awaitable[Any]], kind
     return change
 
 
+async def _rehearse_topic_deletion(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await rehearse_topic_deletion(session.client, given, ports)
+    return {"plan": session.work.keep_plan(plan), **plan.value}
+
+
+async def _delete_topic(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await carry_out_topic_deletion(session.client, _plan(session, given, RehearsedTopicDeletion), given)
+
+
+async def _rehearse_reset(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await offset_changes.rehearse_reset(session.client, given, ports.clock.wall_ms())
+    return {"plan": session.work.keep_plan(plan), **offset_changes.reset_value(plan)}
+
+
 async def _rehearse_records(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
     plan = await produce.rehearse_records(session.client, given, ports)
     return {"plan": session.work.keep_plan(plan), **produce.records_value(plan)}
@@ -90,19 +111,6 @@ def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> Plan
 
 REHEARSALS: Final[Mapping[str, Change]] = {
     "delete/rehearsal": _rehearsal(rehearse_delete, delete_job.plan_value),
-    "reset/rehearsal": _rehearsal(
-        lambda session, given: groups.rehearse_reset(session.client, given), groups.reset_value
-    ),
-    "forget/rehearsal": _rehearsal(
-        lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
-    ),
-    "creation/rehearsal": _rehearsal(
-        lambda session, given: topic_changes.rehearse_creation(session.client, given), topic_changes.creation_value
-    ),
-    "growth/rehearsal": _rehearsal(
-        lambda session, given: topic_changes.rehearse_growth(session.client, given), topic_changes.growth_value
-    ),
-    "records/rehearsal": _rehearse_records,
     "erase/search": erasing.search_person,
     "erase/cancel": erasing.cancel_search,
     "erase/receipt": erasure_receipt.receipt,
@@ -110,19 +118,34 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "erasures/export": lambda session, _, __: erasure_ledger.ledger_export(session.client),
     "hold/rehearsal": _rehearsal(holds.rehearse_hold, holds.hold_value),
     "standing/rehearsal": _rehearsal(holds.rehearse_end, holds.end_value),
+    "reset/rehearsal": _rehearse_reset,
+    "forget/rehearsal": _rehearsal(
+        lambda session, given: offset_changes.rehearse_forget(session.client, given), offset_changes.forget_value
+    ),
+    "creation/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_creation(session.client, given), topic_changes.creation_value
+    ),
+    "growth/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_growth(session.client, given), topic_changes.growth_value
+    ),
+    "settings/rehearsal": _rehearsal(topic_settings.rehearse_settings, topic_settings.settings_value),
+    "topic-deletion/rehearsal": _rehearse_topic_deletion,
+    "records/rehearsal": _rehearse_records,
 }
 
 CHANGES: Final[Mapping[str, Change]] = {
     "delete": _delete,
-    "reset": _carried_out(groups.carry_out_reset, RehearsedReset),
-    "forget": _carried_out(groups.carry_out_forget, RehearsedForget),
-    "creation": _carried_out(topic_changes.carry_out_creation, RehearsedCreation),
-    "growth": _carried_out(topic_changes.carry_out_growth, RehearsedGrowth),
-    "records": _carried_out(produce.carry_out_records, RehearsedRecords),
     "erase": _erase,
     "erase/confirm": erasure_receipt.confirm,
     "erase/sign": erasure_receipt.signed_receipt,
     "hold": _carried_out(holds.carry_out_hold, RehearsedHold),
     "standing/end": _carried_out(holds.carry_out_end, RehearsedEnd),
+    "reset": _carried_out(offset_changes.carry_out_reset, RehearsedReset),
+    "forget": _carried_out(offset_changes.carry_out_forget, RehearsedForget),
+    "creation": _carried_out(topic_changes.carry_out_creation, RehearsedCreation),
+    "growth": _carried_out(topic_changes.carry_out_growth, RehearsedGrowth),
+    "settings": _carried_out(topic_settings.carry_out_settings, RehearsedSettings),
+    "topic-deletion": _delete_topic,
+    "records": _carried_out(produce.carry_out_records, RehearsedRecords),
 }
 """Changes require `console.write`."""

@@ -11,7 +11,7 @@ from lowtide.admin.cluster_description import describe_all_brokers
 from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
 from lowtide.admin.retained import waits_for
-from lowtide.console.alerts import AlertFacts, alerts, lacks_replicas
+from lowtide.console.alerts import MEANINGS, AlertFacts, alerts, lacks_replicas
 from lowtide.console.answers import sentence_of
 from lowtide.console.insight import health_of, health_value
 from lowtide.protocol.config_values import ConfigResourceType
@@ -65,13 +65,14 @@ async def cluster_page(session: ConsoleSession) -> dict[str, Any]:
                 "rack": broker.rack,
                 "fenced": broker.is_fenced,
                 **counts[broker.broker_id]._asdict(),
-                **_disks(directories.get(broker.broker_id), health.get(broker.broker_id)),
+                **disk_values(directories.get(broker.broker_id), health.get(broker.broker_id)),
                 "health": health_value(health.get(broker.broker_id)),
             }
             for broker in cluster.brokers
         ],
         "waiting_deletes": sum(max(0, each.waiting_deletes) for each in health.values()) if health else None,
         "alerts": [alert._asdict() for alert in alerts(found)],
+        "meanings": [each._asdict() for each in MEANINGS],
     }
 
 
@@ -112,7 +113,7 @@ def counts_of(broker_id: BrokerId, topics: Mapping[str, TopicDescription]) -> Re
     )
 
 
-def _disks(
+def disk_values(
     directories: Mapping[str, LogDir] | AdminError | None, health: DescribeHealthResponse | None
 ) -> dict[str, Any]:
     """Returns a broker's log directories; unknown values are null."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lowtide.admin.cluster_view import TopicDescription
     from lowtide.console.sessions import ConsolePorts
 
-RECORDS_MAX: Final = 1_000
+RECORDS_MAX: Final = 500
 """Records of one request."""
 
 HEADERS_MAX: Final = 100
@@ -49,6 +49,8 @@ class RehearsedRecords:
 
     topic: TopicDescription
     records: Mapping[TopicPartition, Sequence[UnplacedRecord]]
+    sizes: Mapping[TopicPartition, int]
+    """The bytes of each batch."""
     notes: Sequence[str]
 
 
@@ -65,11 +67,11 @@ async def rehearse_records(client: AdminClient, given: Parameters, ports: Consol
     keyless = available[ports.random.getrandbits(31) % len(available)]
     placed = placed_records(topic.name, len(topic.partitions), records, number, keyless)
     settings = await _settings(client, topic.name)
-    largest = max(len(build_batch(some)) for some in placed.values())
-    limit = settings.get("max.message.bytes", "")
+    sizes = {key: len(build_batch(some)) for key, some in placed.items()}
+    largest, limit = max(sizes.values()), settings.get("max.message.bytes", "")
     if limit.isdecimal() and largest > int(limit):
         raise bad(f"The records of a partition have {largest} bytes: the topic takes at most {limit} in a batch.")
-    return RehearsedRecords(topic, placed, notes_of(records, settings.get("cleanup.policy", "")))
+    return RehearsedRecords(topic, placed, sizes, notes_of(records, settings.get("cleanup.policy", "")))
 
 
 def records_given(given: Parameters, now_ms: int) -> list[UnplacedRecord]:
@@ -174,7 +176,7 @@ def records_value(plan: RehearsedRecords) -> dict[str, Any]:
         "topic": plan.topic.name,
         "records": sum(len(some) for some in plan.records.values()),
         "partitions": [
-            {"partition": key.partition, "records": len(some), "bytes": len(build_batch(some))}
+            {"partition": key.partition, "records": len(some), "bytes": plan.sizes[key]}
             for key, some in plan.records.items()
         ],
         "tombstones": sum(value is None for some in plan.records.values() for _, _, value, _ in some),

@@ -49,6 +49,8 @@ class ConsoleSettings:
     version: str = ""
     signing_key: str | None = None
     """The file of the private key that signs receipts of erasures."""
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of the schema registry that reads values, by name; none without one."""
     make_client: Callable[[Any], AdminClient] = AdminClient
     """Creates the client of a session; tests replace it."""
 

@@ -5,6 +5,8 @@
     GET  /console/api/session   the visitor's session
     GET  /console/api/view/X    a view (`views`)
     GET  /console/api/events    sends the views in its parameter `views`, [[name, parameters], …], whenever they change
+    POST /console/api/search    sends records that are found, line by line (`searches`)
+    POST /console/api/follow    sends records that are written, line by line
     POST /console/api/login     logs in with a name and a password, or with the token of the URL
     POST /console/api/X         a change or a rehearsal (`changes`)
 
@@ -27,11 +29,13 @@ import msgspec
 from aiohttp import BasicAuth, web
 
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
+from lowtide.admin.schemas.values import SchemaValues
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
+from lowtide.console.searches import StreamPorts, follow_stream, search_stream
 from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions, WrongLoginError
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
@@ -116,6 +120,8 @@ class ConsoleSite:
         self._ports = replace(ports, signing_key=settings.signing_key)
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem())
+        schemas = SchemaValues(settings.registry, ports.clock) if settings.registry else None
+        self._streams = StreamPorts(clock=ports.clock, headers=PAGE_HEADERS, schemas=schemas)
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes."""
@@ -127,6 +133,8 @@ class ConsoleSite:
         app.router.add_get(PATH + "/api/session", self._guarded(self._session))
         app.router.add_get(PATH + "/api/view/{view}", self._guarded(self._view))
         app.router.add_get(PATH + "/api/events", lives_long(self._guarded(self._events)))
+        app.router.add_post(PATH + "/api/search", lives_long(self._guarded(self._search)))
+        app.router.add_post(PATH + "/api/follow", lives_long(self._guarded(self._follow)))
         app.router.add_post(PATH + "/api/login", self._guarded(self._log_in))
         app.router.add_post(PATH + "/api/logout", self._guarded(self._log_out))
         for name in (*REHEARSALS, *CHANGES):
@@ -231,6 +239,14 @@ class ConsoleSite:
         """Returns a view for a stream, which ends with its session."""
         self._sessions.sweep()
         return await view_value(session, name, given)
+
+    async def _search(self, request: web.Request) -> web.StreamResponse:
+        session = await self._visitor(request)
+        return await search_stream(request, session, await _body(request), self._streams)
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        session = await self._visitor(request)
+        return await follow_stream(request, session, await _body(request), self._streams)
 
     # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:

@@ -91,7 +91,7 @@ def secure_lowtide() -> Iterator[Visited]:
 def secure_kafka(jars: Path, folder: Path) -> Iterator[Visited]:
     """Apache Kafka with SCRAM logins and its StandardAuthorizer."""
     plain, controller, logins = free_ports(3)
-    node = Kafka(jars, folder, (plain, controller))
+    node = Kafka(jars, folder, (plain, controller), settings=("node.id=0",))  # The id of the broker of Lowtide.
     properties = folder / "server.properties"
     with properties.open("a") as file:
         file.write(PROPERTIES.format(plain=plain, controller=controller, logins=logins))

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.interop
 
 APP = Path(__file__).parents[2] / "console/static/js/app.js"
 PAGES = re.findall(r"^  (\w+): \{ title:", APP.read_text(encoding="utf-8"), re.MULTILINE)
-MISSING_RIGHT = re.compile(r"\b(you|user \w+) (lack|may|need)\b|\bright\b|users who may", re.IGNORECASE)
+MISSING_RIGHT = re.compile(r"\b(you|user \w+) (lack|may|need)\b|\bright\b|users who may|only Lowtide", re.IGNORECASE)
 REFUSED = "Failed to load resource"
 """What the browser itself prints about an answer above 399; the answers are checked by their status."""
 
@@ -194,7 +194,7 @@ def test_the_reader_sees_the_records_that_are_its_own(visit: Visit, user: str) -
 
 
 def says_what_is_missing(visit: Visit) -> bool:
-    """Returns whether the page names a missing right, or shows only a form, which says it when it is sent."""
+    """Returns whether the page names what is missing, or shows only a form, which says it when it is sent."""
     page = visit.tab.page
     if MISSING_RIGHT.search(page.locator("main").inner_text()):
         return True

@@ -58,7 +58,6 @@ SMALL: set[str] = {
     "broker/metrics/coordinators.py",
     "broker/metrics/site.py",
     "broker/partitions/fence.py",
-    "console/views.py",
     "replication/unregistration.py",
 }
 """Modules of fewer than `LINES_MAX` lines that one module imports."""

@@ -1,23 +1,30 @@
 // The frame: who visits, which page is shown, and how pages end.
 import * as api from "./api.js";
 import { h, say, set } from "./dom.js";
+import { searchBox } from "./search.js";
 
 const PAGES = {
   cluster: { title: "Cluster", load: () => import("./cluster.js") },
   topics: { title: "Topics", load: () => import("./topics.js") },
   topic: { title: "Topic", load: () => import("./topic.js"), under: "topics" },
   create: { title: "Create a topic", load: () => import("./create.js"), under: "topics" },
+  settings: { title: "Settings", load: () => import("./settings.js"), under: "topics" },
   produce: { title: "Write records", load: () => import("./produce.js"), under: "topics" },
   records: { title: "Records", load: () => import("./records.js") },
   groups: { title: "Groups", load: () => import("./groups.js") },
   group: { title: "Group", load: () => import("./groups.js"), under: "groups" },
   deletes: { title: "Deletes", load: () => import("./deletes.js") },
+  access: { title: "Access", load: () => import("./access.js") },
+  broker: { title: "Broker", load: () => import("./broker.js"), under: "cluster" },
+  setting: { title: "Setting", load: () => import("./broker.js"), under: "cluster" },
+  transactions: { title: "Transactions", load: () => import("./transactions.js"), under: "cluster" },
   purge: { title: "Delete records", load: () => import("./purge.js"), under: "deletes" },
   erase: { title: "Erase a person", load: () => import("./erase.js"), under: "erasures" },
   erasures: { title: "Erasures", load: () => import("./erasures.js") },
 };
-const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "erasures"];
+const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "erasures", "access"];
 
+const search = searchBox([...SHOWN, "transactions"].map((name) => [name, PAGES[name].title]));
 const main = document.getElementById("main");
 const pages = document.getElementById("pages");
 const visitor = document.getElementById("visitor");
@@ -67,6 +74,8 @@ function drawFrame() {
   const links = SHOWN.map((name) => h("li", {}, h("a", { href: `#/${name}`, "data-page": name }, PAGES[name].title)));
   set(pages, h("ul", {}, links));
   pages.hidden = !session?.in;
+  if (session?.in) pages.after(search);
+  else search.remove();
   set(visitor,
     session?.in && h("span", { class: "mode" }, session.write ? "May write" : "Read-only"),
     session?.user && h("span", {}, "User ", h("span", { class: "who" }, session.user)),

@@ -1,24 +1,26 @@
 // The cluster: brokers, what they lead, their disks, and the alerts that would fire.
 import * as api from "./api.js";
-import { badge, figures, h, head, notice, panel, set } from "./dom.js";
+import { address, badge, figures, h, head, link, notice, panel, set } from "./dom.js";
+import { liveMark } from "./page.js";
 import { table } from "./table.js";
-import { bytes, count, duration } from "./units.js";
+import { bytes, count, duration, plural } from "./units.js";
 
 export function clusterPage(main) {
-  const live = h("span", { class: "live still" }, "Connecting");
-  const top = head("Cluster", { beside: live });
+  const live = liveMark();
+  const top = head("Cluster", { beside: live.mark, actions: [h("a", { class: "button", href: address("transactions") }, "Transactions")] });
   const under = h("p", { class: "under" });
   top.append(under);
-  const trouble = h("div", { role: "alert" });
+  const meanings = h("dl", { class: "pairs" });
+  const moves = movesPanel();
   const alerts = h("div");
   const numbers = h("div");
   const disks = h("div");
   const brokers = table({
-    caption: "Brokers",
+    caption: "Brokers of the cluster",
     tall: false,
     rowKey: (row) => row.id,
     columns: [
-      { title: "Broker", sort: (row) => row.id, cell: (row) => ["Broker ", row.id] },
+      { title: "Broker", sort: (row) => row.id, cell: (row) => link(`Broker ${row.id}`, "broker", { broker: row.id }) },
       { title: "Address", cell: (row) => h("span", { class: "mono" }, row.address) },
       { title: "Rack", cell: (row) => row.rack ?? "–" },
       { title: "State", cell: (row) => [row.fenced ? badge("Fenced", "bad") : badge("Live", "good"), " ", row.controller && badge("Controller", "sea")] },
@@ -30,12 +32,12 @@ export function clusterPage(main) {
       { title: "Up for", number: true, sort: (row) => row.health?.up_ms ?? null, cell: (row) => duration(row.health?.up_ms) },
     ],
   });
-  main.append(top, trouble, numbers, panel("Alerts", { aside: "that would fire now" }, h("div", { class: "body" }, alerts)), panel("Brokers", {}, brokers.element),
-    panel("Disks", { aside: "of each log directory" }, disks));
+  main.append(top, live.trouble, numbers,
+    panel("Alerts", { aside: "that fire now" }, h("div", { class: "body" }, alerts, h("details", {}, h("summary", {}, "What each alert means"), meanings))),
+    moves.element, panel("Brokers", {}, brokers.element), panel("Disks", { aside: "of each log directory" }, disks));
 
-  return api.watch("cluster", {}, (value) => {
-    live.className = "live";
-    live.textContent = "Live";
+  const stop = moves.start();
+  const end = api.watch("cluster", {}, (value) => {
     under.textContent = value.cluster_id ? `Id ${value.cluster_id}` : "";
     const behind = value.brokers.reduce((sum, broker) => sum + broker.behind, 0);
     set(numbers, figures([
@@ -49,13 +51,41 @@ export function clusterPage(main) {
     set(alerts, value.alerts.length
       ? h("ul", { class: "notices" }, value.alerts.map((alert) => h("li", { class: `notice ${alert.severity}` }, h("b", {}, alert.name), " – ", alert.sentence)))
       : notice("good", "None: every partition has its leader and all its replicas, and every disk has room."));
+    if (!meanings.childElementCount) set(meanings, value.meanings.map((each) => [h("dt", {}, each.name), h("dd", {}, `${each.meaning} ${each.remedy}`)]));
     brokers.show(value.brokers.map((broker) => ({ ...broker, controller: broker.id === value.controller })));
     set(disks, value.brokers.map(diskRows));
-  }, (sentence) => {
-    live.className = sentence ? "live away" : "live";
-    live.textContent = sentence ? "Not connected" : "Live";
-    set(trouble, sentence && notice("trouble", sentence));
+  }, live.mood);
+  return () => { stop(); end(); };
+}
+
+/** The moves of replicas; the panel is hidden while there are none. */
+function movesPanel() {
+  const trouble = h("div", { role: "alert" });
+  const rows = table({
+    caption: "Moves in progress",
+    tall: false,
+    rowKey: (row) => `${row.topic} ${row.partition} ${row.broker} ${row.to}`,
+    columns: [
+      { title: "Topic", sort: (row) => row.topic, cell: (row) => link(row.topic, "topic", { topic: row.topic, partition: row.partition }, { class: "name" }) },
+      { title: "Partition", number: true, sort: (row) => row.partition, cell: (row) => row.partition },
+      { title: "To", sort: (row) => row.to, cell: (row) => (row.broker === null ? "Fewer replicas" : h("span", { class: "name" }, `Broker ${row.broker}`, row.to.startsWith("/") && [", ", h("span", { class: "mono" }, row.to)])) },
+      { title: "From", cell: (row) => row.from.map((each) => (typeof each === "number" ? `Broker ${each}` : each)).join(", ") || "–" },
+      { title: "Bytes", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+      { title: "Bytes left", number: true, sort: (row) => row.left_bytes, cell: (row) => bytes(row.left_bytes) },
+      { title: "Progress", number: true, sort: (row) => row.share, cell: (row) => (row.share === null ? "–" : `${Math.floor(100 * row.share)} %`) },
+    ],
   });
+  const element = panel("Moves of replicas", { aside: "in progress" }, trouble, rows.element);
+  element.hidden = true;
+  return {
+    element,
+    start: () => api.watch("moves", {}, (value) => {
+      element.hidden = !value.moves.length && !value.errors.length;
+      rows.show(value.moves);
+      const left = value.left_out ? [`The page leaves out ${plural(value.left_out, "move")}: there are too many.`] : [];
+      set(trouble, [...value.errors, ...left].map((each) => notice("warning", each)));
+    }),
+  };
 }
 
 function lagOf(health) {
@@ -64,7 +94,8 @@ function lagOf(health) {
   return lag > 100 ? badge(`≤ ${lag} ms`, "warn") : `≤ ${lag} ms`;
 }
 
-function diskRows(broker) {
+/** The log directories of a broker. */
+export function diskRows(broker) {
   if (!broker.disks) {
     return h("div", { class: "disk" }, `Broker ${broker.id}: `, broker.disks_error ?? "you may not see its log directories, or it does not answer.");
   }

@@ -1,15 +1,14 @@
 // Erasing a person: whose records, where, what was found, a rehearsal, the erasure, and which brokers are clean.
 // Keys go into the body of one request and are kept nowhere: not in the address, not in the browser's storage.
 import * as api from "./api.js";
-import { address, badge, field, figures, h, head, link, notice, panel, put, say, select, set } from "./dom.js";
+import { address, badge, field, figures, h, head, link, notice, panel, put, say, set } from "./dom.js";
 import { receiptPanel } from "./receipt.js";
 import { table } from "./table.js";
 import { bytes, clock, count, duration, moment, plural } from "./units.js";
+import { whomPanel } from "./whom.js";
 
 const STEPS = [["person", "Whose records"], ["search", "Search"], ["found", "What was found"], ["rehearsal", "Rehearsal"], ["erased", "Erased"], ["clean", "Clean everywhere"]];
 const AT = { searching: 1, found: 2, forgotten: 2, erasing: 4, cleaning: 5, clean: 6 };
-const BODY_MAX = 60_000;
-const KEYS_MAX = 1000;
 const TABLE = { tall: false };
 
 export function erasePage(main, given, { session }) {
@@ -84,102 +83,6 @@ function stepOf(job, rehearsed) {
   return job.erasure.erased === null ? 4 : 5;
 }
 
-// ------------------------------------------------------------------ whose records, and where
-function whomPanel(trouble, begun) {
-  const keys = h("textarea", { rows: 4, autocomplete: "off", autocapitalize: "off", spellcheck: "false", class: "mono keys", name: "keys" });
-  const format = select([["text", "Text"], ["hex", "Hexadecimal"], ["base64", "Base64"]], "text");
-  const file = h("input", { type: "file", change: () => take() });
-  const taken = h("span", { class: "hint", role: "status" });
-  const header = h("input", { autocomplete: "off", spellcheck: "false", maxlength: 8192, placeholder: "person=4711" });
-  const topics = h("input", { autocomplete: "off", spellcheck: "false", maxlength: 20_000, list: "erase-topics" });
-  const names = h("datalist", { id: "erase-topics" });
-  let fromFile = [];
-
-  async function take() {
-    set(trouble);
-    fromFile = [];
-    const [chosen] = file.files;
-    if (!chosen) {
-      taken.textContent = "";
-      return;
-    }
-    if (chosen.size > BODY_MAX) {
-      set(trouble, notice("trouble", `The file has more than ${bytes(BODY_MAX)}: use lowtide records erase --keys-from for so many keys.`));
-      file.value = "";
-      return;
-    }
-    fromFile = lines(await chosen.text());
-    taken.textContent = `${plural(fromFile.length, "key")} from the file.`;
-  }
-
-  const by = radios("by", [["keys", "By key"], ["header", "By header"]], () => fit());
-  const where = radios("where", [["some", "These topics"], ["all", "All topics that you may read"]], () => fit());
-  const keyFields = h("div", { class: "fields start" }, field("Keys, one in each line", keys, "At most 1,000. They are sent once, and kept in the console's memory until they are erased."),
-    field("Written as", format), h("div", {}, field("Or a file with a key in each line", file), taken));
-  const headerFields = h("div", { class: "fields start" }, field("Header, as NAME=VALUE", header, "Records that have this header with this value."));
-  const topicFields = h("div", { class: "fields start" }, field("Topics", topics, "Names, or patterns with * and ?, with commas between: orders, clicks-*"));
-  const fit = () => {
-    keyFields.hidden = by.value() !== "keys";
-    headerFields.hidden = !keyFields.hidden;
-    topicFields.hidden = where.value() !== "some";
-  };
-  fit();
-  const go = h("button", { class: "main" }, "Search");
-  api.view("topics").then((value) => set(names, value.topics.map((each) => h("option", { value: each.name }))), () => {});
-
-  async function search(event) {
-    event.preventDefault();
-    set(trouble);
-    const asked = {};
-    if (by.value() === "keys") {
-      asked.keys = [...lines(keys.value), ...fromFile];
-      asked.key_format = format.value;
-      if (asked.keys.length > KEYS_MAX) return fail(`These are ${count(asked.keys.length)} keys, and a search has at most ${count(KEYS_MAX)}.`);
-    } else {
-      asked.header = header.value;
-    }
-    const words = topics.value.split(",").map((each) => each.trim()).filter(Boolean);
-    if (where.value() === "all") asked.all = true;
-    else Object.assign(asked, { topics: words.filter((each) => !/[*?[]/.test(each)), patterns: words.filter((each) => /[*?[]/.test(each)) });
-    if (JSON.stringify(asked).length > BODY_MAX) return fail("The keys are too large together: use lowtide records erase --keys-from for so many.");
-    go.disabled = true;
-    try {
-      const { id } = await api.post("erase/search", asked);
-      keys.value = "";
-      header.value = "";
-      fromFile = [];
-      begun(id);
-    } catch (error) {
-      fail(error.message);
-    } finally {
-      go.disabled = false;
-    }
-    return null;
-  }
-
-  function fail(sentence) {
-    set(trouble, notice("trouble", sentence));
-    return null;
-  }
-
-  return panel("Whose records, and where", {}, h("form", { submit: search, autocomplete: "off" }, h("div", { class: "body" },
-    h("fieldset", {}, h("legend", {}, "Whose"), by.elements, keyFields, headerFields),
-    h("fieldset", {}, h("legend", {}, "Where"), where.elements, topicFields),
-    h("div", {}, go)), names));
-}
-
-function radios(name, options, changed) {
-  const inputs = options.map(([value], index) => h("input", { type: "radio", name, value, id: `${name}-${value}`, checked: index === 0, change: changed }));
-  return {
-    elements: h("div", { class: "fields" }, inputs.map((input, index) => h("div", { class: "choice" }, input, h("label", { for: input.id }, options[index][1])))),
-    value: () => inputs.find((each) => each.checked).value,
-  };
-}
-
-function lines(text) {
-  return text.split("\n").map((each) => each.replace(/\r$/, "")).filter(Boolean);
-}
-
 // ------------------------------------------------------------------ one erasure
 function jobParts(id, session, trouble, rehearsing) {
   const element = h("div", { class: "stack" });
@@ -249,10 +152,22 @@ function searchPanel(id, trouble) {
   const cancel = h("button", { type: "button", click: async () => {
     try { await api.post("erase/cancel", { id }); } catch (error) { set(trouble, notice("trouble", error.message)); }
   } }, "Cancel the search");
+  const rows = table({
+    ...TABLE,
+    caption: "Partitions that are searched now",
+    empty: "The leaders begin.",
+    rowKey: (row) => `${row.topic}-${row.partition}`,
+    columns: [
+      { title: "Partition", cell: (row) => `${row.topic} ${row.partition}` },
+      { title: "Searched", number: true, cell: (row) => bytes(row.bytes) },
+      { title: "Of", number: true, cell: (row) => bytes(row.total_bytes) },
+    ],
+  });
   return {
-    element: panel("The brokers search", { aside: "it goes on if you close this page" }, h("div", { class: "body" }, bar, said, h("div", {}, cancel))),
+    element: panel("The brokers search", { aside: "it goes on if you close this page" }, h("div", { class: "body" }, bar, said, h("div", {}, cancel)), rows.element),
     show(job) {
       const { partitions, searched, bytes: done, total_bytes: total } = job.search;
+      rows.show(job.search.running);
       if (Number(total)) bar.value = Math.min(1, Number(done) / Number(total));
       said.textContent = `${count(searched)} of ${plural(partitions, "partition")} of ${plural(job.topics, "topic")} searched for ${whose(job.selector)}: ${bytes(done)} of ${bytes(total)} so far.`;
     },

@@ -1,68 +1,70 @@
 // Groups: how far they are behind, who reads, and changes of what they have committed.
 import * as api from "./api.js";
-import { dialog } from "./dialog.js";
-import { badge, field, figures, h, head, link, notice, panel, say, select, set } from "./dom.js";
+import { badge, figures, h, head, link, notice, panel, set } from "./dom.js";
+import { offsetChanges } from "./offsets.js";
+import { liveMark } from "./page.js";
 import { table } from "./table.js";
 import { count, plural } from "./units.js";
 
 const GOOD = new Set(["stable"]);
 
-export function groupsPage(main) {
-  const live = h("span", { class: "live still" }, "Connecting");
-  const trouble = h("div", { role: "alert" });
+const KINDS = [["", "All kinds"], ["classic", "Classic"], ["consumer", "Consumer (KIP-848)"], ["share", "Share"], ["streams", "Streams"]];
+
+export function groupsPage(main, given) {
+  const live = liveMark();
+  const show = () => { location.hash = address("groups", { kind: kind.value || null, state: state.value || null }); };
+  const kind = select(KINDS, given.kind ?? "", { "aria-label": "Kind of group", change: show });
+  const state = select([["", "All states"], ...given.state ? [[given.state, given.state]] : []], given.state ?? "", { "aria-label": "State of group", change: show });
   const groups = table({
     caption: "Groups",
     filter: "Filter by name",
-    empty: "There is no group that you may see.",
+    empty: given.kind || given.state ? "There is no such group that you may see." : "There is no group that you may see.",
     rowKey: (row) => row.group,
     sorted: { key: "lag", down: true },
     columns: [
       { title: "Group", key: "group", text: (row) => row.group, sort: (row) => row.group, cell: (row) => link(row.group, "group", { group: row.group }, { class: "name" }) },
-      { title: "State", sort: (row) => row.state, text: (row) => row.state, cell: (row) => stateOf(row.state) },
+      { title: "State", sort: (row) => row.state, cell: (row) => stateOf(row.state) },
       { title: "Lag", key: "lag", number: true, sort: (row) => row.lag, cell: (row) => count(row.lag) },
       { title: "Topics", number: true, sort: (row) => row.topics, cell: (row) => count(row.topics) },
       { title: "Partitions", number: true, sort: (row) => row.partitions, cell: (row) => count(row.partitions) },
       { title: "Kind", sort: (row) => row.kind, cell: (row) => row.kind || row.protocol || "–" },
-      { title: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => row.coordinator },
+      { title: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => link(row.coordinator, "broker", { broker: row.coordinator }) },
     ],
   });
-  main.append(head("Groups", { beside: live }), trouble, panel("All groups", { aside: "lag is in offsets, without what is deleted by now" }, groups.element));
+  main.append(head("Groups", { beside: live.mark }), live.trouble, panel("All groups", { aside: "lag is in offsets, without what is deleted by now", actions: [kind, state] }, groups.element));
   return api.watch("groups", {}, (value) => {
-    groups.show(value.groups);
-    const left = value.without_lag ? [`The lag of ${plural(value.without_lag, "group")} was not looked up: there are too many.`] : [];
-    set(trouble, [...value.errors, ...left].map((each) => notice("warning", each)));
-  }, mood(live, trouble));
+    for (const each of [...new Set(value.groups.map((row) => row.state))].sort()) {
+      if (![...state.options].some((option) => option.value === each)) state.append(h("option", { value: each }, each || "unknown"));
+    }
+    groups.show(value.groups.filter((row) => (!given.kind || row.kind === given.kind) && (!given.state || row.state === given.state)));
+    live.warn([...value.errors, value.without_lag && `The lag of ${plural(value.without_lag, "group")} was not looked up: there are too many.`]);
+  }, live.mood);
 }
 
-function mood(live, trouble) {
-  return (sentence) => {
-    live.className = sentence ? "live away" : "live";
-    live.textContent = sentence ? "Not connected" : "Live";
-    if (sentence) set(trouble, notice("trouble", sentence));
-  };
-}
-
-function stateOf(state) {
+/** The state of a group, coloured by whether it reads. */
+export function stateOf(state) {
   const known = state.toLowerCase();
   return badge(state || "unknown", GOOD.has(known) ? "good" : known.includes("rebalanc") || known === "assigning" || known === "reconciling" ? "warn" : "");
 }
 
 export function groupPage(main, given, { session }) {
   const name = given.group ?? "";
-  const live = h("span", { class: "live still" }, "Connecting");
-  const trouble = h("div", { role: "alert" });
+  const live = liveMark();
   const numbers = h("div");
-  const members = table({
-    caption: `Members of ${name}`,
+  const outcomes = h("div", { role: "status" });
+  const details = h("div", { class: "stack" });
+  const members = membersTable(name);
+  const byTopic = table({
+    caption: `Topics of ${name}`,
     tall: false,
-    empty: "It has no members: its offsets can be reset.",
-    rowKey: (row) => row.id,
+    empty: "It has committed nothing, and reads nothing now.",
+    rowKey: (row) => row.topic,
+    sorted: { key: "lag", down: true },
     columns: [
-      { title: "Member", cell: (row) => h("span", { class: "name mono" }, row.id) },
-      { title: "Client", cell: (row) => h("span", { class: "name" }, row.client) },
-      { title: "Instance", cell: (row) => row.instance ?? "–" },
-      { title: "Host", cell: (row) => row.host },
-      { title: "Partitions", number: true, cell: (row) => count(row.partitions.length) },
+      { title: "Topic", sort: (row) => row.topic, cell: (row) => link(row.topic, "topic", { topic: row.topic }, { class: "name" }) },
+      { title: "Partitions", number: true, sort: (row) => row.partitions, cell: (row) => count(row.partitions) },
+      { title: "Read now", number: true, sort: (row) => row.read, cell: (row) => count(row.read) },
+      { title: "Lag", key: "lag", number: true, sort: (row) => row.lag, cell: (row) => count(row.lag) },
     ],
   });
   const partitions = table({
@@ -81,115 +83,106 @@ export function groupPage(main, given, { session }) {
       { title: "Read by", cell: (row) => h("span", { class: "name mono" }, row.reader ?? "–") },
     ],
   });
-  let topics = [];
-  const actions = [
-    h("button", { type: "button", click: () => reset() }, session.write ? "Reset offsets" : "Rehearse a reset"),
-    h("button", { type: "button", class: "danger", click: () => forget() }, session.write ? "Delete offsets" : "Rehearse a deletion"),
-  ];
-  main.append(head(name, { beside: live, actions }), trouble, numbers, panel("Members", {}, members.element), panel("Offsets", {}, partitions.element));
-
-  async function reset() {
-    const outcome = await dialog(`Reset offsets of ${name}`, (close) => resetForm(name, topics, session.write, close));
-    if (outcome) done(outcome, "Offsets were set");
-  }
-  async function forget() {
-    const outcome = await dialog(`Delete offsets of ${name}`, (close) => forgetForm(name, topics, session.write, close));
-    if (outcome?.whole) location.hash = "#/groups";
-    else if (outcome) done(outcome, "Offsets were deleted");
-  }
-  function done(outcome, words) {
-    const failed = outcome.partitions.filter((row) => row.error);
-    set(trouble, failed.length ? notice("warning", `${plural(failed.length, "partition")} failed: ${failed[0].error}`) : notice("good", `${words}.`));
-    say(words);
-  }
+  let described = "";
+  const change = offsetChanges(name, session.write, outcomes);
+  main.append(head(name, { beside: live.mark, actions: change.actions }), live.trouble, outcomes, numbers, panel("Topics", {}, byTopic.element), panel("Members", {}, members.element), details, panel("Offsets", {}, partitions.element));
 
   return api.watch("group", { group: name }, (value) => {
     members.show(value.members);
     partitions.show(value.partitions);
-    topics = [...new Set(value.partitions.map((row) => row.topic))];
+    change.show(value.partitions);
     const lag = value.partitions.reduce((sum, row) => sum + Number(row.lag ?? 0), 0);
-    set(numbers, figures([["State", stateOf(value.state)], ["Lag", count(lag)], ["Members", count(value.members.length)], ["Partitions", count(value.partitions.length)],
-      ["Assignor", value.assignor || "–"], ["Coordinator", value.coordinator]]));
-    if (value.errors.length) set(trouble, value.errors.map((each) => notice("warning", each)));
-  }, mood(live, trouble));
+    byTopic.show(topicsOf(value.partitions));
+    set(numbers, figures([["State", stateOf(value.state)], ["Kind", value.kind], ["Lag", count(lag)], ["Members", count(value.members.length)], ["Partitions", count(value.partitions.length)],
+      ["Assignor", value.assignor || "–"], ["Coordinator", link(value.coordinator, "broker", { broker: value.coordinator })], value.epoch !== null && ["Epoch", count(value.epoch)]].filter(Boolean)));
+    const now = JSON.stringify([value.topology, value.kind, value.topology && value.members]);
+    if (now !== described) set(details, value.topology && topologyPanel(name, value),
+      value.kind === "share" && notice("", "Members of a share group read the same partitions. A committed offset is the start offset: everything below it is done. Records behind it that are done already do not count as lag. Brokers do not tell which records are in flight."));
+    described = now;
+    live.warn(value.errors);
+  }, live.mood);
 }
 
-/** A form that rehearses, shows what would change, and carries that out. */
-function changing({ fields, rehearse, rows, confirm, carry, write, close }) {
-  const trouble = h("div", { role: "alert" });
-  const shown = h("div");
-  const go = h("button", { type: "button", class: "main danger", hidden: true });
-  const ask = h("button", { class: "main" }, "Rehearse");
-  const element = h("form", {
-    submit: async (event) => {
-      event.preventDefault();
-      set(trouble);
-      go.hidden = true;
-      try {
-        const plan = await rehearse();
-        const view = rows();
-        set(shown, view.element);
-        view.show(plan.partitions);
-        go.textContent = confirm(plan);
-        go.hidden = !write;
-        go.onclick = async () => {
-          go.disabled = true;
-          try { close(await carry(plan.plan)); } catch (error) { set(trouble, notice("trouble", error.message)); go.hidden = true; } finally { go.disabled = false; }
-        };
-        if (!write) set(trouble, notice("", "This console is read-only: nothing can be carried out."));
-      } catch (error) {
-        set(shown);
-        set(trouble, notice("trouble", error.message));
-      }
-    },
-  }, fields, trouble, shown, h("div", { class: "actions" }, h("button", { type: "button", click: () => close() }, "Cancel"), ask, go));
-  return element;
+/** The topics of a group, with the sums of their partitions. */
+function topicsOf(partitions) {
+  const found = new Map();
+  for (const row of partitions) {
+    const topic = found.get(row.topic) ?? { topic: row.topic, partitions: 0, read: 0, lag: null };
+    topic.partitions += 1;
+    topic.read += row.reader ? 1 : 0;
+    if (row.lag !== null) topic.lag = (topic.lag ?? 0) + Number(row.lag);
+    found.set(row.topic, topic);
+  }
+  return [...found.values()];
 }
 
-function resetForm(group, topics, write, close) {
-  const topic = select([["", "All that it has committed"], ...topics.map((each) => [each, each])], "");
-  const to = select([["earliest", "The log start"], ["latest", "The end"], ["offset", "An offset"], ["time", "A time"], ["shift", "By so many records"]], "earliest", { change: () => fit() });
-  const value = h("input", { maxlength: 64, placeholder: "" });
-  const valueField = field("Value", value, "An offset, a time such as 2026-11-01T12:00:00Z, or a number such as -100.");
-  const fit = () => { valueField.hidden = to.value === "earliest" || to.value === "latest"; value.required = !valueField.hidden; };
-  fit();
-  return changing({
-    write,
-    close,
-    fields: h("div", { class: "fields" }, field("Topic", topic), field("Set to", to), valueField),
-    rehearse: () => api.post("reset/rehearsal", { group, topic: topic.value || null, to: to.value, value: value.value || null }),
-    carry: (plan) => api.post("reset", { plan }),
-    confirm: (plan) => `Set ${plural(plan.partitions.filter((row) => row.new !== null).length, "offset")}`,
-    rows: () => table({
-      caption: "What would be set",
-      tall: false,
-      rowKey: (row) => `${row.topic}-${row.partition}`,
-      columns: [
-        { title: "Topic", cell: (row) => row.topic },
-        { title: "Partition", number: true, cell: (row) => row.partition },
-        { title: "Is", number: true, cell: (row) => count(row.old) },
-        { title: "Will be", number: true, cell: (row) => count(row.new) },
-        { title: "Remark", cell: (row) => row.error ?? "" },
-      ],
-    }),
+function membersTable(name) {
+  return table({
+    caption: `Members of ${name}`,
+    tall: false,
+    empty: "It has no members: its offsets can be reset.",
+    rowKey: (row) => row.id,
+    columns: [
+      { title: "Member", cell: (row) => h("span", { class: "name mono", title: row.id }, row.id) },
+      { title: "Client", sort: (row) => row.client, cell: (row) => h("span", { class: "name" }, row.client) },
+      { title: "Instance", cell: (row) => row.instance ?? "–" },
+      { title: "Host", sort: (row) => row.host, cell: (row) => row.host },
+      { title: "Reads", wrap: true, cell: (row) => [readsOf(row.partitions), row.awaited.length > 0 && h("div", {}, badge("will get", "warn"), " ", readsOf(row.awaited))] },
+    ],
   });
 }
 
-function forgetForm(group, topics, write, close) {
-  const topic = select([...topics.map((each) => [each, `Only of ${each}`]), ["", "All, with the group"]], topics[0] ?? "");
-  return changing({
-    write,
-    close,
-    fields: [h("p", {}, "A group that has no offset begins where its reset policy says. A group with members keeps what these read."), field("Which", topic)],
-    rehearse: () => api.post("forget/rehearsal", { group, topic: topic.value || null }),
-    carry: (plan) => api.post("forget", { plan }),
-    confirm: (plan) => (plan.whole ? "Delete the group" : `Delete ${plural(plan.partitions.length, "offset")}`),
-    rows: () => table({
-      caption: "What would be deleted",
-      tall: false,
-      empty: "Nothing is committed.",
-      rowKey: (row) => `${row.topic}-${row.partition}`,
-      columns: [{ title: "Topic", cell: (row) => row.topic }, { title: "Partition", number: true, cell: (row) => row.partition }],
-    }),
+/** Partitions as links to their topics: flights 0–2, 5. */
+function readsOf(partitions) {
+  if (!partitions.length) return "–";
+  const by = new Map();
+  for (const { topic, partition } of partitions) by.set(topic, [...by.get(topic) ?? [], partition]);
+  return [...by].slice(0, 20).map(([topic, numbers], index) => [index > 0 && "; ", link(topic, "topic", { topic }), ` ${ranges(numbers)}`]);
+}
+
+function ranges(numbers) {
+  const found = [];
+  for (const number of [...numbers].sort((one, other) => one - other)) {
+    const last = found.at(-1);
+    if (last && last[1] === number - 1) last[1] = number;
+    else found.push([number, number]);
+  }
+  return found.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
+}
+
+/** What a streams application runs, and which member has which tasks. */
+function topologyPanel(name, value) {
+  const parts = table({
+    caption: `Topology of ${name}`,
+    tall: false,
+    rowKey: (row) => row.id,
+    columns: [
+      { title: "Subtopology", cell: (row) => row.id },
+      { title: "Reads", wrap: true, cell: (row) => topicLinks([...row.sources, ...row.repartition_sources]) },
+      { title: "Writes to repartition", wrap: true, cell: (row) => topicLinks(row.repartition_sinks) },
+      { title: "Changelogs of its stores", wrap: true, cell: (row) => topicLinks(row.changelogs) },
+    ],
   });
+  const tasks = table({
+    caption: `Tasks of ${name}`,
+    tall: false,
+    empty: "No member has a task.",
+    rowKey: (row) => row.id,
+    columns: [
+      { title: "Member", cell: (row) => h("span", { class: "name mono", title: row.id }, row.id) },
+      { title: "Process", cell: (row) => h("span", { class: "name mono" }, row.streams.process) },
+      { title: "Endpoint", cell: (row) => row.streams.endpoint ?? "–" },
+      { title: "Active", wrap: true, cell: (row) => row.streams.tasks.active.join(" ") || "–" },
+      { title: "Standby", wrap: true, cell: (row) => row.streams.tasks.standby.join(" ") || "–" },
+      { title: "Warm-up", wrap: true, cell: (row) => row.streams.tasks.warmup.join(" ") || "–" },
+      { title: "Will have", wrap: true, cell: (row) => (row.streams.target ? row.streams.target.active.join(" ") || "nothing" : "the same") },
+    ],
+  });
+  parts.show(value.topology.subtopologies);
+  tasks.show(value.members.filter((row) => row.streams));
+  return [panel("Topology", { aside: `epoch ${value.topology.epoch}` }, parts.element), panel("Tasks", { aside: "subtopology and partition" }, tasks.element)];
+}
+
+function topicLinks(names) {
+  return names.length ? names.map((topic, index) => [index > 0 && ", ", link(topic, "topic", { topic })]) : "–";
 }

@@ -10,7 +10,7 @@ const WHOLE = 120; // Up to so many rows are all drawn.
  * A table. Columns are { title, key, number, cell(row), sort(row), wrap, head }; `rowKey(row)` names a row, so that focus stays on it.
  * Returns { element, show(rows), mark(key) }.
  */
-export function table({ caption, columns, rowKey, empty = "There is nothing.", filter = null, sorted = null, tall = true, label = caption }) {
+export function table({ caption, columns, rowKey, empty = "There is nothing.", filter = null, words: first = "", sorted = null, tall = true, label = caption }) {
   const body = h("tbody");
   const heads = columns.map((column, index) => {
     const cell = h("th", { scope: "col", class: column.number ? "number" : "", "aria-sort": column.sort ? "none" : null });
@@ -21,7 +21,7 @@ export function table({ caption, columns, rowKey, empty = "There is nothing.", f
   const scroller = h("div", { class: `table${tall ? " tall" : ""}`, role: "region", "aria-label": label, tabindex: "0", scroll: () => draw() }, content);
   const nothing = h("p", { class: "empty", hidden: true }, empty);
   const counted = h("span", { class: "count", "aria-live": "polite" });
-  const search = filter && h("input", { type: "search", placeholder: filter, "aria-label": filter, input: () => show() });
+  const search = filter && h("input", { type: "search", placeholder: filter, "aria-label": filter, value: first, input: () => show() });
   const element = h("div", {}, search && h("div", { class: "filter" }, search, counted), scroller, nothing);
   element.id = freshId("table");
 

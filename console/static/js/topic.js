@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { address, badge, figures, h, head, link, notice, panel, set } from "./dom.js";
 import { historyPanel } from "./history.js";
+import { readersPanel } from "./readers.js";
 import { segmentsPanel } from "./segments.js";
 import { table } from "./table.js";
 import { bytes, count, plural, setting } from "./units.js";
@@ -17,6 +18,7 @@ export function topicPage(main, given, { session }) {
   const actions = [
     h("a", { class: "button", href: address("records", { topic: name, partition: given.partition ?? 0 }) }, "Browse records"),
     h("a", { class: "button", href: address("produce", { topic: name, partition: given.partition }) }, "Write records"),
+    h("a", { class: "button", href: address("settings", { topic: name }) }, "Settings"),
     h("a", { class: "button danger", href: address("purge", { topic: name, partition: given.partition }) }, session.write ? "Delete records" : "Rehearse a delete"),
   ];
   const top = head(name, { beside: live, actions });
@@ -39,9 +41,10 @@ export function topicPage(main, given, { session }) {
     ],
   });
   rows.mark(given.partition ?? null);
-  main.append(top, trouble, numbers, detail, panel("Partitions", {}, rows.element), panel("What is kept", { aside: "settings of the topic" }, h("div", { class: "body" }, settings)));
+  const readers = readersPanel(name);
+  main.append(top, trouble, numbers, detail, panel("Partitions", {}, rows.element), readers.element, panel("What is kept", { aside: "settings of the topic" }, h("div", { class: "body" }, settings)));
 
-  const stops = [];
+  const stops = [readers.start()];
   const parts = given.partition === undefined ? null : detailOf(detail, name, Number(given.partition), stops);
   stops.push(api.watch("topic", { topic: name }, (value) => {
     rows.show(value.partitions);

@@ -1,13 +1,13 @@
 // All topics.
 import * as api from "./api.js";
-import { address, badge, h, head, link, notice, panel, set } from "./dom.js";
+import { address, badge, h, head, link, panel } from "./dom.js";
+import { liveMark } from "./page.js";
 import { table } from "./table.js";
 import { bytes, count } from "./units.js";
 
 export function topicsPage(main) {
-  const live = h("span", { class: "live still" }, "Connecting");
+  const live = liveMark();
   const internal = h("input", { type: "checkbox", id: "internal", change: () => again() });
-  const trouble = h("div", { role: "alert" });
   const topics = table({
     caption: "Topics",
     filter: "Filter by name",
@@ -24,17 +24,13 @@ export function topicsPage(main) {
       { title: "On all disks", number: true, sort: (row) => row.replica_bytes, cell: (row) => bytes(row.replica_bytes) },
     ],
   });
-  main.append(head("Topics", { beside: live, actions: [h("span", { class: "choice" }, internal, h("label", { for: "internal" }, "Internal topics")), h("a", { class: "button", href: address("create") }, "Create a topic")] }), trouble,
+  main.append(head("Topics", { beside: live.mark, actions: [h("span", { class: "choice" }, internal, h("label", { for: "internal" }, "Internal topics")), h("a", { class: "button", href: address("create") }, "Create a topic")] }), live.trouble,
     panel("All topics", { aside: "records are offsets between log start and high watermark" }, topics.element));
 
   let stop = () => {};
   function again() {
     stop();
-    stop = api.watch("topics", { internal: internal.checked ? 1 : 0 }, (value) => topics.show(value.topics), (sentence) => {
-      live.className = sentence ? "live away" : "live";
-      live.textContent = sentence ? "Not connected" : "Live";
-      set(trouble, sentence && notice("trouble", sentence));
-    });
+    stop = api.watch("topics", { internal: internal.checked ? 1 : 0 }, (value) => topics.show(value.topics), live.mood);
   }
   again();
   return () => stop();
