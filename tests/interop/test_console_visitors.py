@@ -49,6 +49,10 @@ LEAVE = """address => {
 }"""
 """Opens another page without loading everything again, which a visitor may not do as often as this test."""
 
+DRAWN = """() => !(main => main.children.length === 2 && main.lastElementChild.matches('.notice.trouble'))(
+  document.querySelector('main'))"""
+"""Returns false if app.js has caught an error of the page: it shows a heading and the error instead."""
+
 USERS = (ADMIN, READER, NOBODY)
 
 
@@ -90,6 +94,7 @@ class Visit:
         page.wait_for_function(SETTLED)
         until(lambda: not self._waits())
         assert page.locator("main h1").first.inner_text().strip(), f"{name} has no heading"
+        assert page.evaluate(DRAWN), page.locator("main").inner_text()
         assert page.title().endswith("Lowtide"), name
         assert [each for each in self.tab.troubles if not each.startswith(REFUSED)] == [], name
         assert [each for each in self.statuses if each[0] >= 500] == [], name
@@ -155,6 +160,7 @@ def test_every_page_is_right_for_every_user(visit: Visit, user: str, name: str) 
     text = visit.open(name, **OPENED, **MORE.get(name, {}))
     if user == ADMIN:
         assert visit.refused() == []
+        assert visit.tab.page.locator("main .notice.trouble").all_inner_texts() == []
         return
     assert SECRET not in text
     assert HIDDEN not in text

@@ -1,6 +1,6 @@
 // Groups: how far they are behind, who reads, and changes of what they have committed.
 import * as api from "./api.js";
-import { badge, figures, h, head, link, notice, panel, set } from "./dom.js";
+import { address, badge, figures, h, head, link, notice, panel, select, set } from "./dom.js";
 import { offsetChanges } from "./offsets.js";
 import { liveMark } from "./page.js";
 import { table } from "./table.js";
