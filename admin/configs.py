@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.admin.arguments import each_of, named
 from lowtide.admin.attempts import Done, Outcome
@@ -44,6 +44,8 @@ class ConfigEntry:
     is_read_only: bool
     is_sensitive: bool
     documentation: str | None = None
+    type: str | None = None
+    """The type of its value in Kafka's words, such as `boolean`; None if the broker does not say it (KIP-569)."""
     synonyms: tuple[tuple[str, str | None, ConfigSource | int], ...] = ()
     """The values that this one overrides, the strongest first, if they were asked for."""
 
@@ -165,6 +167,12 @@ def _source(number: int) -> ConfigSource | int:
 _SOURCES = frozenset(ConfigSource)
 
 
+_TYPES: Final = dict(
+    enumerate(("boolean", "string", "int", "short", "long", "double", "list", "class", "password"), start=1)
+)
+"""Types by their numbers. Source: Kafka's DescribeConfigsResponse.ConfigType."""
+
+
 def _entry(row: Any) -> ConfigEntry:
     return ConfigEntry(
         key=row.name,
@@ -173,5 +181,6 @@ def _entry(row: Any) -> ConfigEntry:
         is_read_only=row.read_only,
         is_sensitive=row.is_sensitive,
         documentation=row.documentation,
+        type=_TYPES.get(row.config_type),
         synonyms=tuple((synonym.name, synonym.value, _source(synonym.source)) for synonym in row.synonyms),
     )

@@ -22,6 +22,9 @@ from jmespath import exceptions, functions, parser, visitor  # type: ignore[impo
 LENGTH_MAX: Final = 1_000
 """The longest expression, in characters."""
 
+SHOWN_MAX: Final = 100
+"""How much of an expression errors repeat."""
+
 DEPTH_MAX: Final = 50
 COPIES_MAX: Final = 8
 """How often an expression may repeat the value in its result. Without a limit, `[@,@]|[@,@]|…` doubles it each time."""
@@ -49,7 +52,7 @@ class Expression:
         """Compiles an expression. Errors: ValueError."""
         if len(text) > LENGTH_MAX:
             raise ValueError(f"the filter has {len(text)} characters: at most {LENGTH_MAX} are allowed")
-        shown = f'the filter "{text}"'
+        shown = f'the filter "{text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"}"'
         try:
             self._tree = parser.Parser().parse(text).parsed
             copies = _copies(self._tree, 0)

@@ -159,7 +159,7 @@ class FirstHits:
         self._kept: list[tuple[int, int, int, Hit]] = []
         """A heap whose first item is the last hit in the order."""
         self._places: set[tuple[int, Offset]] = set()
-        self._new: set[tuple[int, Offset]] = set()
+        self._new: dict[tuple[int, Offset], tuple[int, int, int, Hit]] = {}
         self._left_out: dict[int, Offset] = {}
 
     @property
@@ -177,17 +177,18 @@ class FirstHits:
 
     def take_new(self) -> list[Hit]:
         """Returns the kept hits that this did not return before, in their order."""
-        new, self._new = self._new, set()
-        return [hit for hit in self.hits if (hit.partition, hit.row.offset) in new] if new else []
+        new, self._new = self._new, {}
+        return [each[-1] for each in sorted(new.values(), reverse=True)]
 
     def add(self, partition: int, row: Row) -> None:
         """Adds a hit, unless it is kept already. If there are too many then, the last one is left out."""
         place, sign = (partition, row.offset), self._sign
         if place in self._places:
             return
-        heapq.heappush(self._kept, (-sign * row.timestamp, -partition, -sign * row.offset, Hit(partition, row)))
+        item = (-sign * row.timestamp, -partition, -sign * row.offset, Hit(partition, row))
+        heapq.heappush(self._kept, item)
         self._places.add(place)
-        self._new.add(place)
+        self._new[place] = item
         self._bytes += size_of(row)
         if len(self._kept) > self._count:
             self._leave_out_last()
@@ -199,7 +200,7 @@ class FirstHits:
         *_, hit = heapq.heappop(self._kept)
         place = (hit.partition, hit.row.offset)
         self._places.discard(place)
-        self._new.discard(place)
+        self._new.pop(place, None)
         self._bytes -= size_of(hit.row)
         choose = max if self._sign < 0 else min
         self._left_out[hit.partition] = choose(hit.row.offset, self._left_out.get(hit.partition, hit.row.offset))

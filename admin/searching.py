@@ -66,6 +66,8 @@ class SearchEnd(Enum):
     """It has all hits that were asked for."""
     BYTES = "bytes"
     TIME = "time"
+    FAILED = "failed"
+    """The rest can't be searched: `progress.troubles` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,8 @@ class Search:
         """Why it ends; None while it goes on."""
         limits = self.request.limits
         if all(walk.is_done for walk in self.walks):
+            if any(walk.is_failed for walk in self.walks):
+                return SearchEnd.FAILED
             return SearchEnd.HITS if self._first.has_left_out else SearchEnd.COMPLETE
         if self._first.is_settled(self.walks):
             return SearchEnd.HITS
@@ -253,6 +257,8 @@ class Search:
             if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._skip_deleted(walk, key)
                 return
+            if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # No partition can be read.
+                raise
             walk.fail()
             self.progress.add_trouble(f"{error}")
             return
@@ -297,9 +303,7 @@ class Search:
             async with self._computing:
                 for batch in batches:
                     await self._search_batch(walk.number, batch, OffsetWindow(begin, window.end))
-            if following <= offset:
-                break
-            offset = following
+            offset = following if following > offset else window.end  # Nothing is left up to the end of the log.
             if not walk.backwards:
                 break
             if taken > WINDOW_BYTES_MAX and offset < window.end and walk.on_too_wide():

@@ -57,10 +57,15 @@ def main() -> None:
         count = fill(bootstrap, arguments.mib, arguments.codec)
         print("no search:", delays_of(bootstrap, lambda: time.sleep(WARM_S)), flush=True)
         for name, conditions in SEARCHES.items():
+            before = held_of(url)
             found: dict[str, Any] = {}
             wanted = {key: each.replace("{middle}", str(count // 2)) for key, each in conditions.items()}
             delays = delays_of(bootstrap, lambda: found.update(search(url, wanted)))  # noqa: B023 - called here
-            print(f"{name}: {found}; {delays}", flush=True)
+            held = {limit: count for limit, count in held_of(url).items() if count}
+            more = {
+                limit: count - before.get(limit, 0) for limit, count in held.items() if count > before.get(limit, 0)
+            }
+            print(f"{name}: {found}; {delays}; delays by the broker's own code, up to s: {more}", flush=True)
 
 
 @contextmanager
@@ -127,6 +132,17 @@ def search(url: str, conditions: dict[str, Any]) -> dict[str, Any]:
         "searched": f"{end['bytes'] >> 20} MiB",
         "why": end["why"],
     }
+
+
+def held_of(url: str) -> dict[str, int]:
+    """Returns how many delays of the event loop the broker's own code caused, by their upper limits in seconds."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:  # noqa: S310 - our own broker
+        rows = [line.decode().split() for line in response if line.startswith(b"lowtide_loop_held_seconds_bucket")]
+    found, below = {}, 0
+    for name, count in rows:
+        found[name.partition('le="')[2].partition('"')[0]] = int(float(count)) - below
+        below = int(float(count))
+    return found
 
 
 def lines(url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,10 @@ COUNT_MAX: Final = 200
 """The most rows of a page."""
 
 SHOWN_BYTES_MAX: Final = 8 * 1024
-"""The shown bytes of a key, a value or a header; longer ones are cut."""
+"""The shown bytes of a key or a value; longer ones are cut."""
+
+HEADER_BYTES_MAX: Final = 1024
+"""The shown bytes of a header's name or value."""
 
 SCHEMA_BYTES_MAX: Final = 64 * 1024
 """The longest value that is read by a schema."""
@@ -104,28 +107,33 @@ def row_value(row: Row, schemas: SchemaValues | None = None) -> dict[str, Any]:
         "key": content(row.key, schemas),
         "value": content(row.value, schemas),
         "headers": [
-            {"name": name.decode("utf-8", "backslashreplace")[:SHOWN_BYTES_MAX], "value": content(value)}
+            {
+                "name": name.decode("utf-8", "backslashreplace")[:HEADER_BYTES_MAX],
+                "value": content(value, shown_max=HEADER_BYTES_MAX),
+            }
             for name, value in row.headers[:HEADERS_MAX]
         ],
         "headers_left_out": max(0, len(row.headers) - HEADERS_MAX),
     }
 
 
-def content(value: bytes | None, schemas: SchemaValues | None = None) -> dict[str, Any] | None:
+def content(
+    value: bytes | None, schemas: SchemaValues | None = None, *, shown_max: int = SHOWN_BYTES_MAX
+) -> dict[str, Any] | None:
     """Returns bytes for the page: their number, hex digits, and the other forms that they have."""
     if value is None:
         return None
-    shown = value[:SHOWN_BYTES_MAX]
+    shown = value[:shown_max]
     described: dict[str, Any] = {"bytes": len(value), "hex": shown.hex()}
     if schemas is not None and len(value) <= SCHEMA_BYTES_MAX:
         described |= _by_schema(value, schemas)
     try:
-        described["text"] = value.decode("utf-8")[:SHOWN_BYTES_MAX]
+        described["text"] = value.decode("utf-8")[:shown_max]
     except UnicodeDecodeError:
-        if len(value) <= SHOWN_BYTES_MAX and "schema" not in described:
+        if len(value) <= shown_max and "schema" not in described:
             described |= _msgpack(value)
         return described
-    if len(value) <= SHOWN_BYTES_MAX and value[:1] in (b"{", b"["):
+    if len(value) <= shown_max and value[:1] in (b"{", b"["):
         try:
             described["json"] = json.dumps(json.loads(described["text"]), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):

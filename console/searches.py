@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from lowtide.admin.errors import AdminError
+from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.following import Follow, FollowRequest
 from lowtide.admin.offsets import OffsetSpec, Timestamp
 from lowtide.admin.schemas.framing import NotPreparedError
@@ -35,6 +35,7 @@ from lowtide.console.answers import RefusedError, bad, encoded, refused, sentenc
 from lowtide.console.arguments import Parameters
 from lowtide.console.records import COUNT_MAX, row_value
 from lowtide.console.sessions import STREAMS_MAX, ConsoleSession
+from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import Record
 from lowtide.runtime.tasks import TaskRegistry
 
@@ -238,13 +239,22 @@ async def _streamed(
         try:
             await send(lines)
         except AdminError as error:
-            await lines.send("trouble", capital(refused(error).sentence))
+            await lines.send("trouble", capital(_trouble(error)))
     except ConnectionError:
         pass  # The page is gone.
     finally:
         session.streams -= 1
         session.touch(ports.clock.monotonic_ms())
     return response
+
+
+def _trouble(error: AdminError) -> str:
+    """Returns a sentence for an error of the whole search."""
+    if isinstance(error, BrokerAnsweredError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return "You have no right to read this topic."
+    if isinstance(error, BrokerAnsweredError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return "The cluster has no such topic or partition, or you have no right to see it."
+    return refused(error).sentence
 
 
 async def _report(search: Search, lines: _Lines) -> None:

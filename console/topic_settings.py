@@ -93,6 +93,7 @@ def setting_row(entry: ConfigEntry, default: str | None) -> dict[str, Any]:
         "source": _SOURCES.get(entry.source, "another source"),
         "default": default,
         "about": entry.documentation,
+        "type": entry.type,
         "sensitive": entry.is_sensitive,
         "read_only": entry.is_read_only,
     }

@@ -14,6 +14,7 @@ from lowtide.admin import TopicPartition
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from lowtide.simulation.client import WireClient
+from tests.unit.admin.schemas.registry_server import schema_registry
 
 from .command_lines import answer, run, sentence
 from .driver import Driver, OutgoingRecord
@@ -229,6 +230,23 @@ def test_records_are_searched(lowtide: SimpleNamespace, other: Driver, topic: st
     assert first.stderr == "The first 5 records are shown; there may be more. --count changes that.\n"
     wrong = sentence("records", "show", topic, "--where", "n >", bootstrap=lowtide.bootstrap, code=2)
     assert wrong.endswith('the filter "n >" is not JMESPath: it ends too early.')
+
+
+def test_values_are_read_by_a_registry(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    with schema_registry() as registry:
+        number = registry.register("s", '{"type": "object"}', "JSON")
+        values = [b"\0" + number.to_bytes(4, "big") + b'{"n": %d}' % n for n in (1, 2)]
+        other.produce(topic, [OutgoingRecord(b"k", value) for value in (*values, b"\0\0\0\0\x4d")], partition=0)
+        words = ("records", "show", f"{topic}:0", "--registry", registry.url)
+        ended = run(*words, "--where", "n == `2`", "-o", "json", "--format", "json", bootstrap=lowtide.bootstrap)
+        assert [json.loads(line)["value"] for line in ended.stdout.splitlines()] == [{"n": 2}]
+        ended = run(*words, bootstrap=lowtide.bootstrap)
+        assert [line.partition("value ")[2] for line in ended.stdout.splitlines()][:2] == ["'{\"n\":1}'", "'{\"n\":2}'"]
+        assert ended.stderr == "offset 2: the schema registry does not know the schema 77.\n"
+    said = sentence("records", "show", topic, "--registry", "ftp://x", code=2, bootstrap=lowtide.bootstrap)
+    assert said.endswith(
+        "--registry: the URL of the schema registry must begin with http:// or https:// and have a host."
+    )
 
 
 @pytest.mark.parametrize(

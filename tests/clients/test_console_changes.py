@@ -10,7 +10,9 @@ import pytest
 
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.admin.client import AdminClient
+from lowtide.admin.configs import ConfigChange, ConfigResource
 from lowtide.admin.topics import NewTopic
+from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
@@ -152,6 +154,11 @@ async def test_a_record_that_cannot_be_meant_is_refused(page: Page, admin: Admin
     assert (status, answer["error"][-1]) == (400, ".")
 
 
+async def test_too_many_records_are_refused(page: Page, admin: AdminClient):
+    status, answer = await page.post("records/rehearsal", {"topic": await made(admin), "records": [{}] * 501})
+    assert (status, answer["error"]) == (400, "records must be a list of 1 to 500 records.")
+
+
 async def test_partitions_are_added_once(page: Page, admin: AdminClient):
     name = await made(admin, 2)
     assert (await page.post("growth/rehearsal", {"topic": name, "partitions": 2}))[0] == 400
@@ -180,6 +187,11 @@ async def test_each_setting_has_its_default_its_source_and_its_meaning(page: Pag
     assert (row["value"], row["set"], row["source"], row["default"]) == ("5000", True, "this topic", "604800000")
     assert "time for which records are kept" in row["about"]
     assert (rows["retention.bytes"]["set"], rows["retention.bytes"]["source"]) == (False, "default")
+    assert [rows[key]["type"] for key in ("retention.ms", "preallocate", "cleanup.policy")] == [
+        "long",
+        "boolean",
+        "list",
+    ]
     assert rows["retention.bytes"]["default"] == rows["retention.bytes"]["value"] == "-1"
 
 
@@ -296,3 +308,15 @@ async def test_a_console_that_only_reads_rehearses_and_changes_nothing(cluster: 
             assert (await page.get(f"api/{path}")).status == 405, "nothing is changed by a GET"
     assert list(await admin.list_topics()).count(f"{name}-more") == 0
     assert len((await admin.list_topics())[name].partitions) == 1
+
+
+async def test_the_forecast_knows_what_groups_have_consumed(page: Page, admin: AdminClient, cluster: LowtideCluster):
+    """KIP-68: the group has consumed three of five records, and the forecast asks the coordinators for that."""
+    name = await filled(page, admin, retention_ms="-1")
+    broker = ConfigResource(ConfigResourceType.BROKER, "")
+    change = ConfigChange("log.retention.commitoffset.enable", "true")
+    assert set((await admin.alter_configs({broker: [change]})).values()) == {None}
+    await admin.alter_group_offsets(f"group-{name}", {TopicPartition(name, 0): 3})
+    plan = await rehearsed(page, "settings", {"topic": name, "settings": {"retention.commitoffset.ms": "1"}})
+    (row,) = plan["forecast"]["partitions"]
+    assert (row["records"], row["segments"], row["reasons"]) == (3, 3, ["consumed"])

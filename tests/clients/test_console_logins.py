@@ -64,7 +64,7 @@ async def test_without_a_login_nothing_is_shown(secure: LowtideCluster):
         assert status == 401
         for view in ("cluster", "topics", "groups", "deletes", "topic?topic=a"):
             assert (await page.get(f"api/view/{view}", **OWN)).status == 401
-        for path in ("delete", "delete/rehearsal", "reset/rehearsal"):
+        for path in ("delete", "delete/rehearsal", "reset/rehearsal", "search", "follow"):
             assert (await page.post(path, {"topic": "a"}))[0] == 401
         assert (await page.get("api/events?views=%5B%5B%22cluster%22,%7B%7D%5D%5D", **OWN)).status == 401
 
@@ -85,6 +85,9 @@ async def test_the_access_rules_of_the_user_decide(secure: LowtideCluster):
         assert (await page.get("api/view/topic?topic=secret", **OWN)).status in (403, 404)
         assert (await page.get("api/view/records?topic=secret&partition=0", **OWN)).status in (403, 404, 409)
         assert (await page.post("delete/rehearsal", {"topic": "secret", "to": "all"}))[0] in (403, 404)
+        for path in ("search", "follow"):
+            _, answer = await page.post(path, {"topic": "secret"})
+            assert json.loads(answer.splitlines()[-1]) == {"trouble": "You have no right to read this topic."}
         cluster = await page.view("cluster")
         assert cluster["brokers"][0]["disks"] is None or cluster["brokers"][0]["disks"] == []
         assert cluster["brokers"][0]["health"] is None

@@ -12,6 +12,7 @@ import pytest
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
 from lowtide.testing.cluster import LowtideCluster
+from tests.unit.admin.schemas.registry_server import schema_registry
 
 from .console_visitor import OWN, Page, console_of
 from .driver import OutgoingRecord
@@ -40,7 +41,8 @@ async def topic(cluster: LowtideCluster, request: pytest.FixtureRequest) -> Asyn
     """Record n is in partition n modulo 3, a millisecond after record n - 1."""
     name = f"topic.{abs(hash(request.node.name))}"
     async with AdminClient(cluster.bootstrap) as admin:
-        await admin.create_topics([NewTopic(name=name, partitions=PARTITIONS, replication_factor=1)])
+        kept = {"retention.ms": "-1"}
+        await admin.create_topics([NewTopic(name=name, partitions=PARTITIONS, replication_factor=1, configs=kept)])
         driver = Confluent(cluster.bootstrap)
         for number in range(PARTITIONS):
             rows = [
@@ -110,9 +112,31 @@ async def test_bad_input_is_a_sentence(page: Page, topic: str, given: dict[str, 
 async def test_what_the_cluster_refuses_is_a_line(page: Page, topic: str):
     status, answer = await page.post("search", {"topic": "no-such-topic"})
     assert status == 200
-    assert json.loads(answer.splitlines()[-1]) == {"trouble": "Topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION."}
+    missing = {"trouble": "The cluster has no such topic or partition, or you have no right to see it."}
+    assert json.loads(answer.splitlines()[-1]) == missing
     _, answer = await page.post("search", {"topic": topic, "partitions": [9]})
-    assert "the brokers don't know it" in json.loads(answer.splitlines()[-1])["trouble"]
+    assert json.loads(answer.splitlines()[-1]) == missing
+
+
+async def test_a_registry_reads_values_and_says_why_not(cluster: LowtideCluster, topic: str):
+    """Pages and filters see what it reads; if it is away, the bytes are shown with the reason."""
+    with schema_registry() as registry:
+        number = registry.register("flights", '{"type": "object"}', "JSON")
+        head = b"\0" + number.to_bytes(4, "big")
+        rows = [OutgoingRecord(None, head + b'{"delay": %d}' % n, BEGAN_MS + 100 + n) for n in (1, 2)]
+        await asyncio.to_thread(Confluent(cluster.bootstrap).produce, topic, rows, partition=0)
+        servers, settings = {"bootstrap.servers": cluster.bootstrap}, (("url", registry.url),)
+        async with console_of(servers, registry=settings) as page:
+            assert (await search(page, topic, where="delay == `2`"))[0] == [102]
+            _, answer = await page.post("search", {"topic": topic, "count": 1})
+            (row,) = json.loads(answer.splitlines()[0])["hits"][:1]
+            assert row["value"]["schema_name"] == f"JSON Schema, schema {number}"
+            assert json.loads(row["value"]["schema"]) == {"delay": 2}
+    async with console_of(servers, registry=settings) as page:
+        _, answer = await page.post("search", {"topic": topic, "where": "delay == `2`"})
+        end = json.loads(answer.splitlines()[-1])["end"]
+        assert end["other_format"] == 2
+        assert end["other_format_reason"].startswith(f"the schema registry does not answer: {registry.url}/schemas")
 
 
 async def test_other_sites_can_search_nothing(page: Page, topic: str):

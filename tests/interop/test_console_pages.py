@@ -139,10 +139,7 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     assert page.locator("img[src='x']").count() == 0
     serious = findings(page, axe)
     assert serious == []
-    picture(
-        page,
-        f"console-{name}-{(page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark') or 'light'}",
-    )
+    picture(page, f"console-{name}-{theme_of(page)}")
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +156,11 @@ def findings(page: Any, axe: str) -> list[str]:
         for each in results["violations"]
         if each["impact"] in ("serious", "critical")
     ]
+
+
+def theme_of(page: Any) -> str:
+    """Returns the theme that the browser prefers."""
+    return "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
 
 
 def picture(page: Any, name: str) -> None:
@@ -303,8 +305,11 @@ def test_rehearsals_of_changes_have_no_serious_finding(tab: Tab, axe: str) -> No
     page = tab.open("#/settings?topic=flights")
     page.get_by_role("button", name="Change retention.ms", exact=True).click()
     page.get_by_label("retention.ms", exact=True).fill("60000")
+    page.get_by_role("button", name="Change preallocate", exact=True).click()
+    page.get_by_label("preallocate", exact=True).select_option("true")
     rehearse(page, page.locator("form", has_text="retention.ms"), axe)
     page.get_by_role("heading", name="What the next retention pass would delete").wait_for()
+    picture(page, f"console-setting-rehearsal-{theme_of(page)}")
     page = tab.open("#/settings?topic=flights")
     rehearse(page, page.locator("form", has_text="With all its records"), axe)
 

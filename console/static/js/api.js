@@ -4,6 +4,7 @@ import { LiveStream, keyOf } from "./live.js";
 
 const OWN = { "X-Lowtide-Console": "1" };
 const TELL_MS = 15_000;
+const BODY_BYTES_MAX = 64 * 1024; // The server reads no more.
 
 /** An answer that is an error: a sentence for the visitor, and the status. */
 export class Trouble extends Error {
@@ -43,9 +44,11 @@ export function view(name, given = {}) {
   return get(`view/${encodeURIComponent(name)}`, given);
 }
 
-export function post(path, body = {}) {
+export async function post(path, body = {}) {
   const headers = { ...OWN, "Content-Type": "application/json" };
-  return answer(fetch(`api/${path}`, { method: "POST", headers, body: JSON.stringify(body), credentials: "same-origin" }));
+  const text = JSON.stringify(body);
+  if (new Blob([text]).size > BODY_BYTES_MAX) throw new Trouble("This is too large: a request has at most 64 KiB.", 413);
+  return answer(fetch(`api/${path}`, { method: "POST", headers, body: text, credentials: "same-origin" }));
 }
 
 // What this tab watches. While it is hidden, it watches nothing.

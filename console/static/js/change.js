@@ -46,6 +46,7 @@ export function change({ title, aside = null, path, fields, asked, shown, confir
         try {
           const outcome = await api.post(path, wanted === null ? { plan: plan.plan } : { plan: plan.plan, name: name.value });
           set(plan_place);
+          ask.focus({ preventScroll: true });
           done(outcome, plan);
         } catch (error) {
           set(plan_place);

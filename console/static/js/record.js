@@ -36,7 +36,7 @@ function insideOf(row, topic, form) {
     h("div", { class: "choice" },
       copyButton("Copy as JSON", () => JSON.stringify(valueOf(row, topic), null, 2)),
       copyButton("Copy kcat command", () => `kcat -C -b BROKER:9092 -t ${quoted(topic)} -p ${row.partition} -o ${row.offset} -c 1 -J`),
-      h("a", { class: "button plain", href: address("records", place) }, "Link to this record")),
+      h("a", { href: address("records", place) }, "Link to this record")),
     contentOf("Key", row.key, form),
     contentOf("Value", row.value, form),
     row.headers.map((header) => contentOf(`Header ${header.name}`, header.value, form)),

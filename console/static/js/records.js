@@ -253,7 +253,8 @@ class Found {
     this.stop = h("button", { type: "button" }, "Stop");
     this.more = h("button", { type: "button", hidden: true }, "More");
     this.notes = h("div", { class: "notices" });
-    this.line = h("div", { class: "body searching" }, h("div", { class: "choice" }, this.progress, this.stop, this.more), this.state);
+    this.bar = h("div", { class: "choice" }, this.progress, this.stop, this.more);
+    this.line = h("div", { class: "body searching" }, this.bar, this.state);
     this.title = h("span", {}, "Searching");
     this.rows = new Rows(what, BACKWARDS.has(what.place), 0);
     set(place, panel(this.title, {}, this.line, this.notes, this.rows.head, this.rows.list));
@@ -266,7 +267,7 @@ class Found {
     const stop = () => stopping.abort();
     this.signal.addEventListener("abort", stop);
     this.stop.onclick = stop;
-    this.stop.hidden = this.progress.hidden = false;
+    this.bar.hidden = this.stop.hidden = this.progress.hidden = false;
     this.more.hidden = true;
     this.end = null;
     this.trouble = null;
@@ -307,12 +308,15 @@ class Found {
     const { end } = this;
     if (end === null) {
       this.state.textContent = `Stopped. ${this.state.textContent}`;
+      this.bar.hidden = true;
       return;
     }
     this.state.textContent = `${WHY[end.why]} ${searched(end)}.`;
     set(this.notes, notesOf(end, this.what, this.rows.rows));
     const next = Object.fromEntries(Object.entries(end.next));
-    this.more.hidden = end.why === "complete" || this.what.isOne || this.rows.size >= ROWS_MAX;
+    this.more.hidden = end.why === "complete" || end.why === "failed" || this.what.isOne || this.rows.size >= ROWS_MAX;
+    this.bar.hidden = this.more.hidden;
+    this.line.hidden = this.what.isOne && found > 0;
     this.more.textContent = found < request.count ? "Search further" : this.rows.isBackwards ? "Older records" : "Newer records";
     this.more.onclick = () => this.search({ ...request, time: undefined, offsets: next });
   }
@@ -323,6 +327,7 @@ const WHY = {
   hits: "There may be more.",
   bytes: "The search ended at its limit of bytes.",
   time: "The search ended at its limit of time.",
+  failed: "A part could not be searched.",
 };
 
 function searched(done) {

@@ -1,7 +1,7 @@
 // The settings of a topic: each with its default, its source and its meaning; changes, more partitions, and its end.
 import { change } from "./change.js";
 import * as api from "./api.js";
-import { address, badge, field, figures, freshId, h, head, notice, panel, put, set } from "./dom.js";
+import { address, badge, field, figures, freshId, h, head, notice, panel, put, select, set } from "./dom.js";
 import { table } from "./table.js";
 import { bytes, count, duration, plural, setting } from "./units.js";
 
@@ -46,7 +46,7 @@ export function settingsPage(main, given, { session }) {
 
   function choose(row) {
     if (!chosen.has(row.key)) {
-      const input = h("input", { value: row.value ?? "", maxlength: 16000, spellcheck: "false", autocomplete: "off", class: "mono" });
+      const input = row.type === "boolean" ? select([["true", "true"], ["false", "false"]], row.value ?? "") : h("input", { value: row.value ?? "", maxlength: 16000, spellcheck: "false", autocomplete: "off", class: "mono" });
       const id = freshId("default");
       const resets = h("input", { type: "checkbox", id, disabled: !row.set, change: () => { input.disabled = resets.checked; } });
       const remove = h("button", { type: "button", class: "plain", "aria-label": `Remove the change of ${row.key}`, click: () => {

@@ -204,6 +204,26 @@ def test_a_partition_that_fails_is_reported_and_left_out():
     search = run(client)
     assert {number for number, _ in places(search)} == {0}
     assert "t-1" in search.progress.troubles[0]
+    assert search.end is SearchEnd.FAILED
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_an_end_without_records_is_no_end_of_the_search(backwards: bool):
+    """Compaction may leave no record at the end of a log; a search forwards asked for it until its time was over."""
+    client = topic_of([(0, 0, 3, 10)])
+    client.logs[0].end += 500
+    place = OffsetSpec.LATEST if backwards else OffsetSpec.EARLIEST
+    search = run(client, backwards=backwards, place=place)
+    assert places(search) == everything(client, backwards=backwards)
+    assert search.end is SearchEnd.COMPLETE
+    assert client.fetches < 20
+
+
+def test_a_missing_right_is_an_error_of_the_whole_search():
+    client = topic_of([(0, 0, 3, 10), (1, 0, 3, 10)])
+    client.failing[1] = BrokerAnsweredError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1")
+    with pytest.raises(BrokerAnsweredError, match="TOPIC_AUTHORIZATION_FAILED"):
+        run(client)
 
 
 def test_an_unknown_topic_is_an_error():

@@ -59,3 +59,20 @@ def test_the_vendored_chart_is_the_package_that_is_named():
     assert hashlib.sha256(content).hexdigest() == lines["uPlot.iife.min.js"]
     assert hashlib.sha256((STATIC / "vendor/uplot.css").read_bytes()).hexdigest() == lines["uPlot.min.css"]
     assert "MIT" in (STATIC / "vendor/uplot.LICENSE").read_text(encoding="utf-8")
+
+
+def test_pages_import_what_they_draw_with():
+    """Nothing compiles the modules: a page that lacks an import fails when it is opened."""
+    scripts = {
+        name: file.content.decode() for name, file in read_files(OsFileSystem()).items() if name.startswith("js/")
+    }
+    parts = set(re.findall(r"^export function (\w+)", scripts["js/dom.js"], re.MULTILINE))
+    assert {"h", "select", "address"} <= parts
+    for name, script in scripts.items():
+        imports = re.search(r'^import \{([^}]*)\} from "./dom.js"', script, re.MULTILINE)
+        if imports is None:
+            continue
+        code = re.sub(r"//.*", "", script)
+        used = {part for part in parts if re.search(rf"(?<![\w.$]){part}\(", code)}
+        own = set(re.findall(r"(?:function|const|let) (\w+)", code))
+        assert used - own <= set(re.findall(r"\w+", imports[1])), name

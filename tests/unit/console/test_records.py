@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
+from lowtide.admin.schemas.framing import NotPreparedError, schema_id_of
+from lowtide.admin.schemas.values import SchemaValue
 from lowtide.console.answers import RefusedError
 from lowtide.console.records import HEADERS_MAX, SHOWN_BYTES_MAX, content, records_page
 from lowtide.console.searches import search_request
@@ -75,6 +78,42 @@ def test_bytes_come_in_every_form_that_they_have():
     assert content(b"\xff\x00") == {"bytes": 2, "hex": "ff00"}
     assert content(b"<b>") == {"bytes": 3, "hex": "3c623e", "text": "<b>"}
     assert content(b'{"a":1}') == {"bytes": 7, "hex": b'{"a":1}'.hex(), "text": '{"a":1}', "json": '{\n  "a": 1\n}'}
+
+
+class Schemas:
+    """A registry whose schema 1 is that of an object, and whose schema 2 is broken."""
+
+    def decoded(self, value: bytes) -> SchemaValue | None:
+        schema_id = schema_id_of(value)
+        if schema_id == 1:
+            return SchemaValue(1, "Avro", {"a": 1})
+        if schema_id == 2:
+            raise ValueError("the schema 2 can't be used")
+        if schema_id is not None:
+            raise NotPreparedError
+        return None
+
+
+def test_a_schema_of_the_registry_is_the_first_form():
+    schemas: Any = Schemas()
+    assert content(b"\0\0\0\0\1x", schemas) == {
+        "bytes": 6,
+        "hex": "000000000178",
+        "text": "\0\0\0\0\1x",
+        "schema": '{\n  "a": 1\n}',
+        "schema_name": "Avro, schema 1",
+    }
+    assert (content(b"\0\0\0\0\2x", schemas) or {})["unread"] == "the schema 2 can't be used."
+    for other in (b"\0\0\0\0\3x", b"plain"):
+        assert set(content(other, schemas) or {}) == {"bytes", "hex", "text"}
+
+
+def test_message_pack_is_a_form_of_maps_and_lists():
+    """Any byte is a number in it, and not every value that can be read is one."""
+    packed = msgspec.msgpack.encode({"a": [1, b"\xff"]})
+    assert (content(packed) or {})["msgpack"] == '{\n  "a": [\n    1,\n    "/w=="\n  ]\n}'
+    for other in (b"\xff", b"\xcc\xff", packed[:-1], b"\x81" * 3000):
+        assert "msgpack" not in (content(other) or {})
 
 
 @pytest.mark.parametrize("value", [b"[" * 5000, b'{"a":' + b"9" * 5000 + b"}", b"[1,", b"{", b"[\xed\xa0\x80]"])
