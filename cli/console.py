@@ -85,14 +85,10 @@ class ListenOptions(OptionGroup):
     ] = None
 
 
-@app.command()
-@local
-def console(
-    call: Call,
-    *,
-    cluster: ClusterOptions,
-    listen: ListenOptions,
-    registry: RegistryOptions,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitorOptions(OptionGroup):
+    """What visitors need, and what they may do."""
+
     login: Annotated[
         str | None,
         typer.Option(
@@ -102,19 +98,30 @@ def console(
             "`token`, by the address that the command prints. Default: `cluster` if the client settings use SASL but "
             "have no credentials, otherwise `token`",
         ),
-    ] = None,
+    ] = None
     write: Annotated[
         bool,
         typer.Option(
             "--write", help="let visitors make the changes that the cluster allows; by default the console is read-only"
         ),
-    ] = False,
+    ] = False
     signing_key: Annotated[
         str | None,
         typer.Option(
             "--signing-key", metavar="FILE", help="the private key (PEM) that signs receipts of erasures for visitors"
         ),
-    ] = None,
+    ] = None
+
+
+@app.command()
+@local
+def console(
+    call: Call,
+    *,
+    cluster: ClusterOptions,
+    listen: ListenOptions,
+    visitors: VisitorOptions,
+    registry: RegistryOptions,
 ) -> ExitCode:
     """Show a cluster in a browser: topics, records, retention, deletes and groups.
 
@@ -125,13 +132,16 @@ def console(
     try:
         where = place_of(listen)
         entrance = _entrance(listen, where)
-        if entrance.is_open and login is None and not asks_for_logins(_given(cluster.command_config)):
+        if entrance.is_open and visitors.login is None and not asks_for_logins(_given(cluster.command_config)):
             raise misused(
                 f"--listen {listen.listen} serves other machines, so --login must say how visitors log in: cluster, "
                 f"{USERS_PREFIX}FILE or token."
             )
-        settings = console_settings(cluster.bootstrap_server, cluster.command_config, write=write, login=login)
-        key = None if signing_key is None else usable_key(signing_key)
+        settings = console_settings(
+            cluster.bootstrap_server, cluster.command_config, write=visitors.write, login=visitors.login
+        )
+        key = visitors.signing_key
+        key = None if key is None else usable_key(key)
         settings = replace(settings, registry=registry.settings(), signing_key=key)
     except SettingsError as error:
         raise misused(str(error)) from None
@@ -176,20 +186,6 @@ def console_settings(
     if kind is not LoginKind.TOKEN:
         return settings
     return replace(settings, token=f"{system_random().getrandbits(TOKEN_BITS):048x}")
-
-
-def usable_key(path: str) -> str:
-    """Returns the path of a signing key that can sign. Errors: CommandError."""
-    from lowtide.admin.receipts.signing_keys import SigningKeyError, signing_key  # noqa: PLC0415 - slow
-
-    try:
-        with signing_key(OsFileSystem(), path) as key:
-            key.last()
-    except SigningKeyError as error:
-        raise misused(str(error)) from None
-    except OSError as error:
-        raise misused(f"{error.filename}: {error.strerror}.") from None
-    return path
 
 
 def _own_users(path: str) -> OwnUsers:
@@ -291,6 +287,20 @@ def _entrance(options: ListenOptions, where: Place) -> Entrance:
     except (OSError, TlsError) as error:
         raise misused(f"--tls-cert {options.tls_cert}: {error}.") from None
     return Entrance(host=where.host, tls=tls, proxies=proxies)
+
+
+def usable_key(path: str) -> str:
+    """Returns the path of a signing key that can sign. Errors: CommandError."""
+    from lowtide.admin.receipts.signing_keys import SigningKeyError, signing_key  # noqa: PLC0415 - slow
+
+    try:
+        with signing_key(OsFileSystem(), path) as key:
+            key.last()
+    except SigningKeyError as error:
+        raise misused(str(error)) from None
+    except OSError as error:
+        raise misused(f"{error.filename}: {error.strerror}.") from None
+    return path
 
 
 # ------------------------------------------------------------------ serving

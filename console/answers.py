@@ -25,9 +25,24 @@ from lowtide.protocol.errors import ErrorCode
 EXACT_MAX: Final = 2**53 - 1
 """The largest integer that JavaScript does not round."""
 
-_DENIED: Final = frozenset(
-    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-)
+RIGHTS: Final[Mapping[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "you lack a right on the topic: DESCRIBE shows it, READ its records, DESCRIBE_CONFIGS its settings, and "
+        "changes need more"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "you lack a right on the group: DESCRIBE shows it, READ sets its offsets, and DELETE deletes it"
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        "you lack a right on the cluster: DESCRIBE shows its state, DESCRIBE_CONFIGS its settings, and changes need "
+        "more"
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "you lack a right on the transactional id: DESCRIBE shows it, and WRITE ends its transactions"
+    ),
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "you lack a right on the token: DESCRIBE shows it",
+}
+"""What a page says instead of the codes of missing rights."""
 _MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
@@ -82,14 +97,16 @@ def refused(error: AdminError) -> RefusedError:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Returns an error as a sentence."""
+    """Returns an error as a sentence; it names the right that is missing."""
     text = str(error)
+    if isinstance(error, BrokerAnsweredError) and error.code in RIGHTS:
+        text = text.replace(error.name, RIGHTS[error.code], 1)
     return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _status(error: AdminError) -> HTTPStatus:
     if isinstance(error, BrokerAnsweredError):
-        if error.code in _DENIED:
+        if error.code in RIGHTS:
             return HTTPStatus.FORBIDDEN
         return HTTPStatus.NOT_FOUND if error.code in _MISSING else HTTPStatus.CONFLICT
     if isinstance(error, AuthenticationFailedError):

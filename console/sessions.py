@@ -113,20 +113,17 @@ class Sessions:
                 self._shared = self._new(None, self._settings.client)
             session: ConsoleSession | None = self._shared
         else:
-            key = _hash(cookie)
-            session = self._by_hash.get(key) if cookie and len(cookie) <= TOKEN_CHARACTERS_MAX else None
-            if session is not None and not self._is_still_user(session):
-                self._end(self._by_hash.pop(key))
-                session = None
+            session = self._by_hash.get(_hash(cookie)) if cookie and len(cookie) <= TOKEN_CHARACTERS_MAX else None
         if session is not None:
             session.touch(now_ms)
         return session
 
     def sweep(self) -> None:
-        """Ends expired sessions."""
+        """Ends expired sessions, and those of users who were removed from the console's file or changed in it."""
         now_ms = self._ports.clock.monotonic_ms()
-        for key in [key for key, session in self._by_hash.items() if session.is_over(now_ms)]:
-            self._end(self._by_hash.pop(key))
+        for key, session in list(self._by_hash.items()):
+            if session.is_over(now_ms) or not self._is_still_user(session):
+                self._end(self._by_hash.pop(key))
         if self._shared is not None and self._shared.is_over(now_ms):
             self._end(self._shared)
             self._shared = None

@@ -232,8 +232,13 @@ class ConsoleSite:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         session = await self._visitor(request)
-        reads = [partial(view_value, session, name, given) for name, given in _views(request)]
+        reads = [partial(self._streamed, session, name, given) for name, given in _views(request)]
         return await stream(request, session, reads, self._ports.clock, PAGE_HEADERS)
+
+    async def _streamed(self, session: ConsoleSession, name: str, given: Parameters) -> Any:
+        """Returns a view for a stream, which ends with its session."""
+        self._sessions.sweep()
+        return await view_value(session, name, given)
 
     async def _search(self, request: web.Request) -> web.StreamResponse:
         session = await self._visitor(request)

@@ -59,6 +59,7 @@ async function show({ focus = true } = {}) {
     const show_page = module[`${name}Page`];
     leave = show_page(main, given, { session, title: (text) => { document.title = `${text} – Lowtide`; } }) ?? (() => {});
     const heading = main.querySelector("h1");
+    if (heading && !heading.textContent) heading.textContent = page.title;
     document.title = `${heading?.textContent ?? page.title} – Lowtide`;
     if (focus) {
       window.scrollTo(0, 0);

@@ -55,7 +55,7 @@ export function deletesPage(main, given, { session }) {
   const own = h("div");
   const waiting = table({
     caption: "Deletes that wait",
-    empty: "No delete waits.",
+    empty: "No delete that you may see waits.",
     rowKey: (row) => `${row.broker}-${row.topic}-${row.partition}-${row.offset}-${row.asked_at_ms}`,
     columns: [
       { title: "Partition", sort: (row) => row.topic, cell: partitionOf },
@@ -70,7 +70,7 @@ export function deletesPage(main, given, { session }) {
   const finished = table({
     caption: "Deletes that ended last",
     filter: "Filter by topic or user",
-    empty: "No delete has ended since the brokers started.",
+    empty: "No delete that you may see has ended since the brokers started.",
     rowKey: (row) => `${row.broker}-${row.number}`,
     columns: [
       { title: "Ended", sort: (row) => row.answered_at_ms, cell: (row) => h("span", { title: ago(row.answered_at_ms) }, clock(row.answered_at_ms)) },

@@ -31,7 +31,10 @@ export function purgePage(main, given, { session }) {
       h("div", {}, h("button", { class: "main" }, "Rehearse"))), names, groupNames);
   main.append(head("Delete records", { under: "From the beginning of partitions. First a rehearsal: nothing is deleted until you say so, and then nothing but what it shows." }),
     panel("What", {}, form), trouble, shown);
-  api.view("topics").then((value) => set(names, value.topics.map((each) => h("option", { value: each.name }))), () => {});
+  api.view("topics").then((value) => {
+    set(names, value.topics.map((each) => h("option", { value: each.name })));
+    if (!value.topics.length) set(trouble, notice("", "There is no topic that you may see."));
+  }, () => {});
   api.view("groups").then((value) => set(groupNames, value.groups.map((each) => h("option", { value: each.group }))), () => {});
 
   let stop = () => {};

@@ -16,7 +16,7 @@ export function transactionsPage(main, given) {
   const open = table({
     caption: "Transactions that are open",
     filter: "Filter by transactional id",
-    empty: chosen === "0" ? "No transaction is open." : "No open transaction is so old.",
+    empty: chosen === "0" ? "No transaction that you may see is open." : "No open transaction is so old.",
     rowKey: (row) => row.id,
     columns: [
       { title: "Transactional id", text: (row) => row.id, sort: (row) => row.id, cell: (row) => h("span", { class: "name mono" }, row.id) },

@@ -56,20 +56,6 @@ def test_a_mechanism_that_visitors_cannot_use_is_refused(tmp_path: Path):
         settings_of(tmp_path, SASL + "sasl.mechanism=GSSAPI\n")
 
 
-def test_a_signing_key_that_cant_sign_is_refused_at_the_start(tmp_path: Path):
-    key = tmp_path / "audit.key"
-    with pytest.raises(CommandError, match="No such file"):
-        usable_key(str(key))
-    create_key(OsFileSystem(), str(key))
-    assert usable_key(str(key)) == str(key)
-    Path(f"{key}.chain").unlink()
-    with pytest.raises(CommandError, match="is missing"):
-        usable_key(str(key))
-    key.chmod(0o644)
-    with pytest.raises(CommandError, match="chmod 600"):
-        usable_key(str(key))
-
-
 def options(**given) -> ListenOptions:
     return ListenOptions(**given)
 
@@ -193,3 +179,17 @@ def test_a_renewed_certificate_is_used_and_a_damaged_one_is_not(tmp_path: Path, 
     file.write_bytes(b"damaged")
     assert [files.context(), files.context()] == [second, second]
     assert capsys.readouterr().err.count("the last valid certificate stays in use") == 1
+
+
+def test_a_signing_key_that_cant_sign_is_refused_at_the_start(tmp_path: Path):
+    key = tmp_path / "audit.key"
+    with pytest.raises(CommandError, match="No such file"):
+        usable_key(str(key))
+    create_key(OsFileSystem(), str(key))
+    assert usable_key(str(key)) == str(key)
+    Path(f"{key}.chain").unlink()
+    with pytest.raises(CommandError, match="is missing"):
+        usable_key(str(key))
+    key.chmod(0o644)
+    with pytest.raises(CommandError, match="chmod 600"):
+        usable_key(str(key))

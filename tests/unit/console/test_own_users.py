@@ -187,3 +187,17 @@ async def test_passwords_that_wait_for_their_check_are_limited():
         await world.users.checked("alice", "right")
     with pytest.raises(NoRoomError):
         await world.sessions.log_in_here(ADDRESS, "alice", "right")
+
+
+async def test_a_session_that_only_streams_ends_with_its_user():
+    """A stream sweeps before each view, and ends when the client of its session is closed."""
+    world = World()
+    _, session = await world.sessions.log_in_here(ADDRESS, "alice", "right")
+    world.sessions.sweep()
+    await asyncio.sleep(0)
+    assert isinstance(session.client, FakeClient)
+    assert not session.client.closed
+    world.write(text_with(world.files.read_bytes(PATH).decode(), "alice", None))
+    world.sessions.sweep()
+    await asyncio.sleep(0)
+    assert session.client.closed
