@@ -114,6 +114,11 @@ PAGES = {
     "groups": ("#/groups", "audit"),
     "group": ("#/group?group=etl", "flights"),
     "deletes": ("#/deletes", "Ended"),
+    "access": ("#/access", "Who may do what"),
+    "users": ("#/access?show=users", "Users with SCRAM passwords"),
+    "broker": ("#/broker?broker=1", "log.dirs"),
+    "setting": ("#/setting?key=retention.ms", "flights"),
+    "transactions": ("#/transactions", "No transaction is open."),
     "purge": ("#/purge?topic=flights&partition=0", "Up to where"),
 }
 
@@ -233,6 +238,58 @@ def test_the_keyboard_reaches_everything(tab: Tab) -> None:
         "() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'"
     )
     assert page.title() == "flights – Lowtide"  # noqa: RUF001
+
+
+def test_the_search_box_finds_by_keyboard(tab: Tab, axe: str) -> None:
+    """As a combobox: the focus stays in the box, and the chosen hit is announced."""
+    page = tab.open("#/cluster")
+    page.wait_for_selector(".live:not(.still)")
+    box = page.get_by_role("combobox")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    assert box.get_attribute("aria-expanded") == "false"
+    page.keyboard.type("fl")
+    page.get_by_role("option", name="flights", exact=True).wait_for()
+    assert box.get_attribute("aria-expanded") == "true"
+    chosen = page.locator(f"#{box.get_attribute('aria-activedescendant')}")
+    assert (chosen.inner_text(), chosen.get_attribute("aria-selected")) == ("flights", "true")
+    assert findings(page, axe) == []
+    picture(page, "console-search-light")
+    page.keyboard.press("Escape")
+    assert page.get_by_role("option").count() == 0
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.type("flights/2/7")
+    page.get_by_role("option", name="Offset 7 in partition 2 of flights").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.type("aud")
+    page.get_by_role("option", name="audit", exact=True).wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="audit", exact=True).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") != "search"
+
+
+def test_ten_thousand_names_are_searched_at_once(tab: Tab) -> None:
+    """At most twenty hits of a kind are shown, with how many there are."""
+    page = tab.open("#/cluster")
+    names = {"names": [f"topic.{number:05}" for number in range(10_000)], "left_out": 0, "error": None}
+    none = {"names": [], "left_out": 0, "error": "You may not see them."}
+    found = {"topics": names, "groups": names, "users": none, "brokers": none, "settings": none}
+    page.route("**/api/view/names", lambda route: route.fulfill(json=found))
+    page.keyboard.press("/")
+    page.keyboard.type("topic.0")
+    page.get_by_role("option", name="topic.00000").first.wait_for()
+    assert page.get_by_role("option").count() == 40
+    assert "20 of 10,000" in page.locator("#search-hits").inner_text()
+    assert "Users were not searched: You may not see them." in page.locator("#search-hits").inner_text()
+
+
+def test_a_topic_and_its_groups_lead_to_each_other(tab: Tab) -> None:
+    page = tab.open("#/topic?topic=flights")
+    page.get_by_role("region", name="Groups of flights").get_by_role("link", name="etl").click()
+    page.get_by_role("region", name="Topics of etl").get_by_role("link", name="flights").click()
+    page.get_by_role("heading", name="flights", exact=True).wait_for()
 
 
 def test_the_theme_can_be_chosen_and_stays(tab: Tab) -> None:

@@ -40,7 +40,7 @@ function aclsPart(main, given, live) {
     ],
   });
   const acls = table({
-    caption: "ACLs",
+    caption: "List of ACLs",
     filter: "Filter by principal, resource or operation",
     empty: given.name ? "No ACL applies to it." : "There is no ACL.",
     rowKey: (row) => Object.values(row).join(" "),
@@ -86,7 +86,7 @@ function wordsOf(operation) {
 
 function usersPart(main, given, live) {
   const users = table({
-    caption: "Users",
+    caption: "All users",
     filter: "Filter by name",
     words: given.user,
     empty: "No user has a SCRAM password.",
@@ -115,7 +115,7 @@ const LIMITS = {
 
 function quotasPart(main, given, live) {
   const quotas = table({
-    caption: "Quotas",
+    caption: "All quotas",
     filter: "Filter by user, client or address",
     empty: "No quota is set.",
     rowKey: (row) => JSON.stringify([row.user, row.client, row.address]),
@@ -145,7 +145,7 @@ function limitOf({ key, value }) {
 
 function tokensPart(main, given, live) {
   const tokens = table({
-    caption: "Delegation tokens",
+    caption: "All delegation tokens",
     filter: "Filter by owner or id",
     empty: "There is no token that you may see.",
     rowKey: (row) => row.id,
