@@ -80,6 +80,7 @@ class BlockingAdminClient:
     list_offsets = _blocking(AdminClient.list_offsets)
     fetch_records = _blocking(AdminClient.fetch_records)
     find_records = _blocking(AdminClient.find_records)
+    produce_records = _blocking(AdminClient.produce_records)
     erase_records = _blocking(AdminClient.erase_records)
     describe_standing_erasures = _blocking(AdminClient.describe_standing_erasures)
     end_standing_erasure = _blocking(AdminClient.end_standing_erasure)

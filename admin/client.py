@@ -18,6 +18,7 @@ from lowtide.admin import (
     log_dirs,
     observation,
     offsets,
+    producing,
     quotas,
     records,
     replicas,
@@ -92,6 +93,7 @@ class AdminClient(AdminClientBase):
     list_offsets = offsets.list_offsets
     fetch_records = records.fetch_records
     find_records = finding.find_records
+    produce_records = producing.produce_records
     erase_records = erasing.erase_records
     describe_standing_erasures = standing.describe_standing_erasures
     end_standing_erasure = standing.end_standing_erasure

@@ -24,6 +24,7 @@ from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, D
 from lowtide.protocol.messages.describe_segments import (
     DescribeSegmentsRequest,
     DescribeSegmentsTopic,
+    ProposedConfig,
     SegmentsOfPartition,
 )
 from lowtide.protocol.types import BrokerId, Offset, TopicPartition
@@ -160,20 +161,22 @@ async def describe_history(
     return found
 
 
-async def describe_segments(
+async def describe_segments(  # noqa: PLR0913 - a method of the client
     client: AdminClientBase,
     partitions: Collection[TopicPartition],
     *,
     segments_max: int = 1_000,
     first_offset: Offset = 0,
     delete_offsets: Mapping[TopicPartition, Offset] | None = None,
+    proposed: Mapping[str, Mapping[str, str | None]] | None = None,
     timeout: float | None = None,
 ) -> dict[TopicPartition, PartitionSegments | AdminError]:
     """Returns the segments and replicas of partitions, and what each retention rule keeps.
 
     At most `segments_max` segments of each partition that end above `first_offset`, the oldest first. With
     `delete_offsets` the answer has in `described.freed` what deletes up to them (exclusive) would free; it stays empty
-    where the leader is an older Lowtide.
+    where the leader is an older Lowtide. With `proposed` settings of topics (None is the default) it has in
+    `described.forecast` what the next retention pass would delete with them; empty likewise.
     UnsupportedVersionError where the leader is not Lowtide's.
     """
     call = client.call(timeout)
@@ -189,6 +192,9 @@ async def describe_segments(
                 delete_offsets=[delete_offsets.get(TopicPartition(name, each), -1) for each in numbers]
                 if delete_offsets
                 else [],
+                proposed=[
+                    ProposedConfig(name=key, value=value) for key, value in (proposed or {}).get(name, {}).items()
+                ],
             )
             for name, numbers in numbers_by_topic(some).items()
         ]

@@ -35,6 +35,7 @@ from lowtide.admin.group_offsets import CommittedOffset
 from lowtide.admin.groups import GroupDescription, GroupListing, GroupMember, ListedGroups
 from lowtide.admin.log_dirs import LogDir, ReplicaSize
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
+from lowtide.admin.producing import WrittenRecords
 from lowtide.admin.quotas import DEFAULT_NAME, QuotaEntity
 from lowtide.admin.records import FetchedRecords
 from lowtide.admin.settings import ClientSettings, SettingsError
@@ -128,4 +129,5 @@ __all__ = [
     "TransactionDescription",
     "TransactionListing",
     "UnsupportedVersionError",
+    "WrittenRecords",
 ]

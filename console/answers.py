@@ -75,7 +75,10 @@ def refusal(error: RefusedError) -> web.Response:
 
 def refused(error: AdminError) -> RefusedError:
     """Returns the page's error for an error of the client."""
-    return RefusedError(_status(error), sentence_of(error))
+    status, sentence = _status(error), sentence_of(error)
+    if status is HTTPStatus.FORBIDDEN:
+        sentence = f"The cluster does not let you do this: {sentence}"
+    return RefusedError(status, sentence)
 
 
 def sentence_of(error: BaseException) -> str:

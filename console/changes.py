@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from lowtide.console import arguments, delete_job, groups
+from lowtide.console import (
+    access_changes,
+    arguments,
+    delete_job,
+    offset_changes,
+    produce,
+    topic_changes,
+    topic_settings,
+)
+from lowtide.console.access_changes import RehearsedQuota, RehearsedRule
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
-from lowtide.console.groups import RehearsedForget, RehearsedReset
+from lowtide.console.offset_changes import RehearsedForget, RehearsedReset
+from lowtide.console.produce import RehearsedRecords
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
+from lowtide.console.topic_changes import RehearsedCreation, RehearsedGrowth
+from lowtide.console.topic_deletion import (
+    RehearsedTopicDeletion,
+    carry_out_topic_deletion,
+    rehearse_topic_deletion,
+)
+from lowtide.console.topic_settings import RehearsedSettings
+
+if TYPE_CHECKING:
+    from lowtide.admin.client import AdminClient
 
 Change: TypeAlias = Callable[[ConsoleSession, Parameters, ConsolePorts], Awaitable[Any]]
 PlanT = TypeVar("PlanT")
@@ -44,12 +64,32 @@ async def _delete(session: ConsoleSession, given: Parameters, ports: ConsolePort
     return {"job": job_id}
 
 
-async def _reset(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
-    return await groups.carry_out_reset(session.client, _plan(session, given, RehearsedReset))
+def _carried_out(carry_out: Callable[[AdminClient, PlanT], Awaitable[Any]], kind: type[PlanT]) -> Change:
+    """Returns the handler of a change, which carries out the plan that was shown."""
+
+    async def change(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+        return await carry_out(session.client, _plan(session, given, kind))
+
+    return change
 
 
-async def _forget(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
-    return await groups.carry_out_forget(session.client, _plan(session, given, RehearsedForget))
+async def _rehearse_topic_deletion(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await rehearse_topic_deletion(session.client, given, ports)
+    return {"plan": session.work.keep_plan(plan), **plan.value}
+
+
+async def _delete_topic(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return await carry_out_topic_deletion(session.client, _plan(session, given, RehearsedTopicDeletion), given)
+
+
+async def _rehearse_reset(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await offset_changes.rehearse_reset(session.client, given, ports.clock.wall_ms())
+    return {"plan": session.work.keep_plan(plan), **offset_changes.reset_value(plan)}
+
+
+async def _rehearse_records(session: ConsoleSession, given: Parameters, ports: ConsolePorts) -> Any:
+    plan = await produce.rehearse_records(session.client, given, ports)
+    return {"plan": session.work.keep_plan(plan), **produce.records_value(plan)}
 
 
 def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
@@ -63,13 +103,37 @@ def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> Plan
 
 REHEARSALS: Final[Mapping[str, Change]] = {
     "delete/rehearsal": _rehearsal(rehearse_delete, delete_job.plan_value),
-    "reset/rehearsal": _rehearsal(
-        lambda session, given: groups.rehearse_reset(session.client, given), groups.reset_value
-    ),
+    "reset/rehearsal": _rehearse_reset,
     "forget/rehearsal": _rehearsal(
-        lambda session, given: groups.rehearse_forget(session.client, given), groups.forget_value
+        lambda session, given: offset_changes.rehearse_forget(session.client, given), offset_changes.forget_value
+    ),
+    "creation/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_creation(session.client, given), topic_changes.creation_value
+    ),
+    "growth/rehearsal": _rehearsal(
+        lambda session, given: topic_changes.rehearse_growth(session.client, given), topic_changes.growth_value
+    ),
+    "settings/rehearsal": _rehearsal(topic_settings.rehearse_settings, topic_settings.settings_value),
+    "topic-deletion/rehearsal": _rehearse_topic_deletion,
+    "records/rehearsal": _rehearse_records,
+    "acl/rehearsal": _rehearsal(
+        lambda session, given: access_changes.rehearse_rule(session.client, given), access_changes.rule_value
+    ),
+    "quota/rehearsal": _rehearsal(
+        lambda session, given: access_changes.rehearse_quota(session.client, given), access_changes.quota_value
     ),
 }
 
-CHANGES: Final[Mapping[str, Change]] = {"delete": _delete, "reset": _reset, "forget": _forget}
+CHANGES: Final[Mapping[str, Change]] = {
+    "delete": _delete,
+    "reset": _carried_out(offset_changes.carry_out_reset, RehearsedReset),
+    "forget": _carried_out(offset_changes.carry_out_forget, RehearsedForget),
+    "creation": _carried_out(topic_changes.carry_out_creation, RehearsedCreation),
+    "growth": _carried_out(topic_changes.carry_out_growth, RehearsedGrowth),
+    "settings": _carried_out(topic_settings.carry_out_settings, RehearsedSettings),
+    "topic-deletion": _delete_topic,
+    "records": _carried_out(produce.carry_out_records, RehearsedRecords),
+    "acl": _carried_out(access_changes.carry_out_rule, RehearsedRule),
+    "quota": _carried_out(access_changes.carry_out_quota, RehearsedQuota),
+}
 """Changes require `console.write`."""

@@ -17,6 +17,7 @@ from lowtide.console.readers import readers_page
 from lowtide.console.records import records_page
 from lowtide.console.sessions import ConsoleSession
 from lowtide.console.topic import topic_page
+from lowtide.console.topic_settings import settings_page
 from lowtide.console.topics import topics_page
 from lowtide.console.transactions import transactions_page
 
@@ -46,6 +47,7 @@ VIEWS: Final[Mapping[str, View]] = {
     "transactions": lambda session, _: transactions_page(session.client),
     "topics": _topics,
     "topic": lambda session, given: topic_page(session, arguments.topic(given)),
+    "settings": lambda session, given: settings_page(session.client, arguments.topic(given)),
     "segments": lambda session, given: segments_page(session, arguments.partition(given)),
     "history": lambda session, given: history_page(session, arguments.partition(given)),
     "deletes": _deletes,

@@ -3,11 +3,12 @@
 Behaviour: Lowtide's own, not advertised. Returns, for partitions that are led here, their segments, the position of
 each replica as far as the leader knows it, which rules keep the oldest segment (as DescribeRetention), and up to where
 each retention rule alone would delete now. With a delete offset it returns the bytes that such a delete would free on
-the leader. Segments are examined one by one, in turn with other work; timestamps that
-are not in memory are read from the time index.
+the leader. With proposed settings it returns what the next retention pass would delete with them. Segments are examined
+one by one, in turn with other work; timestamps that are not in memory are read from the time index.
 
-Errors: INVALID_REQUEST for too many partitions or segments, THROTTLING_QUOTA_EXCEEDED if too many requests wait; of
-single partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+Errors: INVALID_REQUEST for too many partitions, segments or settings, THROTTLING_QUOTA_EXCEEDED if too many requests
+wait; of single partitions TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+KAFKA_STORAGE_ERROR, INVALID_CONFIG for proposed settings.
 
 KIPs: 47, 68.
 """
@@ -26,6 +27,7 @@ from lowtide.broker.observation.segments import SEGMENTS_MAX, replica_rows, segm
 from lowtide.broker.request_context import RequestContext
 from lowtide.broker.retention.consumption import Doubt, Outcome
 from lowtide.broker.retention.explained import Explanations, refused
+from lowtide.broker.retention.forecast import PROPOSED_MAX, forecast, proposed_rules
 from lowtide.broker.retention.log_retention import offsets_of
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
@@ -42,6 +44,7 @@ from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
 from lowtide.storage.log.log import Log
+from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_explain import Boundary, boundaries
 from lowtide.storage.log.retention.retention_plan import Reason
 
@@ -56,6 +59,8 @@ class _SegmentsAnswer(msgspec.Struct):
     context: RequestContext
     consumed: Outcome | Doubt
     delete_offsets: dict[TopicPartition, Offset]
+    proposed: dict[str, LogConfig]
+    """The rules of topics with proposed settings."""
     room: int = SEGMENTS_MAX
 
 
@@ -77,13 +82,20 @@ class DescribeSegmentsHandler:
         }
         is_uneven = any(len(topic.delete_offsets) not in {0, len(topic.partitions)} for topic in request.topics)
         is_too_large = sum(map(len, wanted.values())) > PARTITIONS_MAX or not 1 <= request.segments_max <= SEGMENTS_MAX
+        is_too_large |= any(len(topic.proposed) > PROPOSED_MAX for topic in request.topics)
         if is_too_large or is_uneven:
             return DescribeSegmentsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        found = explanations.find(context, wanted)
-        consumed = await explanations.ask(context.connection, found.values())
+        proposed = proposed_rules(self._broker, request.topics)
+        rules = {topic: each for topic, each in proposed.items() if each is not None}
+        is_invalid = proposed.keys() - rules.keys()
+        found = {
+            key: ErrorCode.INVALID_CONFIG if key.topic in is_invalid and isinstance(each, Partition) else each
+            for key, each in explanations.find(context, wanted).items()
+        }
+        consumed = await explanations.ask(context.connection, found.values(), rules)
         if isinstance(consumed, ErrorCode):
             return DescribeSegmentsResponse(error_code=consumed)
-        answering = _SegmentsAnswer(request, context, consumed, offsets)
+        answering = _SegmentsAnswer(request, context, consumed, offsets, rules)
         topics: dict[str, SegmentsOfTopic] = {}
         for key, before in found.items():
             rows = topics.setdefault(key.topic, SegmentsOfTopic(name=key.topic, partitions=[])).partitions
@@ -108,6 +120,10 @@ class DescribeSegmentsHandler:
         try:
             found = yield from boundaries(tuple(log.segments), offsets, log.config, times, now_ms)
             segments = yield from segment_rows(log, times, asked.first_offset, min(asked.segments_max, answering.room))
+            rules = answering.proposed.get(partition.topic_partition.topic)
+            foreseen = []
+            if rules is not None:
+                foreseen.append((yield from forecast(partition, rules, answering.consumed, times, now_ms)))
             freed = self._freed(log, answering.delete_offsets.get(partition.topic_partition, UNKNOWN))
         except StorageError as error:
             replicas.on_read_failed(partition, error)
@@ -129,6 +145,7 @@ class DescribeSegmentsHandler:
                     _boundary(each, consumed.group_id) for each in found if asks or each.reason is not Reason.CONSUMED
                 ],
                 freed=freed,
+                forecast=foreseen,
             )
         )
 

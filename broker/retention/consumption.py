@@ -52,6 +52,7 @@ from lowtide.protocol.messages.describe_consumed_offsets import (
 )
 from lowtide.protocol.types import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from lowtide.replication.partition import Partition
+from lowtide.storage.log.log_values import LogConfig
 
 PURPOSE: Final = "consumption"
 PARTITIONS_PER_REQUEST: Final = 1_000
@@ -82,11 +83,10 @@ class ConsumptionQuery(NamedTuple):
     """The groups that the topic names; empty means all."""
 
 
-def consumption_query(partition: Partition) -> ConsumptionQuery:
-    """Returns the query for a partition with its current topic id and groups."""
-    return ConsumptionQuery(
-        partition.topic_partition, partition.topic_id, partition.log.config.lowtide_retention_commitoffset_groups
-    )
+def consumption_query(partition: Partition, rules: LogConfig | None = None) -> ConsumptionQuery:
+    """Returns the query for a partition with its current topic id, and the groups of `rules`, by default its own."""
+    groups = (rules or partition.log.config).lowtide_retention_commitoffset_groups
+    return ConsumptionQuery(partition.topic_partition, partition.topic_id, groups)
 
 
 Outcome = Mapping[ConsumptionQuery, ConsumedEnd]

@@ -7,7 +7,8 @@ waiting requests. Groups that the client must not see are omitted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from lowtide.broker.authorizer.authorizer import allowed_topics
@@ -24,6 +25,7 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.types import Offset, TopicPartition
 from lowtide.replication.partition import Partition
 from lowtide.storage.errors import StorageError
+from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_explain import KeptSegment, Outlook, explain
 from lowtide.storage.log.retention.retention_plan import Reason
 from lowtide.storage.log.segments.unfreed import UnfreedRoom
@@ -79,14 +81,25 @@ class Explanations:
         is_here = isinstance(found, ErrorCode) or self._broker.replicas.find(*key) is found
         return found if is_here else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    async def ask(self, client: Client, found: Iterable[PartitionOrError]) -> Outcome | Doubt | ErrorCode:
+    async def ask(
+        self,
+        client: Client,
+        found: Iterable[PartitionOrError],
+        proposed: Mapping[str, LogConfig] = MappingProxyType({}),
+    ) -> Outcome | Doubt | ErrorCode:
         """Returns what groups have consumed, for partitions where it matters.
 
+        It matters by the rules of their logs, or by the `proposed` rules of their topics.
         Errors: THROTTLING_QUOTA_EXCEEDED if too many requests wait, in total or of this client; REQUEST_TIMED_OUT if it
         disconnected.
         """
         partitions = [each for each in found if isinstance(each, Partition)]
-        asked = [consumption_query(each) for each in partitions if each.log.config.retention_commitoffset_ms >= 0]
+        asked = [
+            consumption_query(each, rules)
+            for each in partitions
+            for rules in (each.log.config, proposed.get(each.topic_partition.topic))
+            if rules is not None and rules.retention_commitoffset_ms >= 0
+        ]
         with self._places.taken_by(client) as has_place:
             if not has_place:
                 return ErrorCode.THROTTLING_QUOTA_EXCEEDED

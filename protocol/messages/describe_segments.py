@@ -14,11 +14,20 @@ from lowtide.protocol.messages.describe_retention import UNKNOWN, RetainedPartit
 from lowtide.protocol.schema import ApiMessage, Bool, Int16, Int32, Int64, Message, String, Tagged, versions
 
 
+class ProposedConfig(Message, kw_only=True):
+    """A setting of a topic as it might be; null stands for the default."""
+
+    name: String
+    value: String | None
+
+
 class DescribeSegmentsTopic(Message, kw_only=True):
     name: String
     partitions: list[Int32]
     delete_offsets: Annotated[list[Int64], Tagged(0, "0+")] = msgspec.field(default_factory=list)
     """For each of `partitions`, the offset (exclusive) of a delete whose freed bytes are asked for; -1 for none."""
+    proposed: Annotated[list[ProposedConfig], Tagged(1, "0+")] = msgspec.field(default_factory=list)
+    """Settings whose effect on the next retention pass is asked for."""
 
 
 @versions("0", flexible="0+")
@@ -88,6 +97,25 @@ class FreedByDelete(Message, kw_only=True):
     waits_for: String
 
 
+class ForecastDeletion(Message, kw_only=True):
+    """Segments that a retention pass would delete for one reason; they end at `end_offset` (exclusive)."""
+
+    reason: String
+    segment_count: Int32
+    size_bytes: Int64
+    end_offset: Int64
+
+
+class RetentionForecast(Message, kw_only=True):
+    """What a retention pass would delete now, as it decides it: with the proposed settings, and with the present ones.
+
+    The deletions follow each other, the oldest segments first.
+    """
+
+    proposed: list[ForecastDeletion]
+    present: list[ForecastDeletion]
+
+
 class SegmentsOfPartition(Message, kw_only=True):
     """`retained` has the log start, high watermark and end, and what keeps the oldest segment."""
 
@@ -101,6 +129,8 @@ class SegmentsOfPartition(Message, kw_only=True):
     boundaries: list[RetentionBoundary] = msgspec.field(default_factory=list)
     freed: Annotated[list[FreedByDelete], Tagged(0, "0+")] = msgspec.field(default_factory=list)
     """One, if the request has a delete offset for the partition; else none."""
+    forecast: Annotated[list[RetentionForecast], Tagged(1, "0+")] = msgspec.field(default_factory=list)
+    """One, if the request has proposed settings for the topic; else none."""
 
 
 class SegmentsOfTopic(Message, kw_only=True):

@@ -53,3 +53,17 @@ async def console_of(
             yield Page(visitor)
     finally:
         await server.close()
+
+
+async def rehearsed(page: Page, path: str, given: object) -> Any:
+    """Returns the plan of a change."""
+    status, plan = await page.post(f"{path}/rehearsal", given)
+    assert status == 200, plan
+    return plan
+
+
+async def carried(page: Page, path: str, plan: Mapping[str, Any], **more: object) -> Any:
+    """Carries out a plan; returns the outcome."""
+    status, outcome = await page.post(path, {"plan": plan["plan"], **more})
+    assert status == 200, outcome
+    return outcome

@@ -7,7 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from lowtide.admin import Acl, AclOperation, AclPattern, AclPermission, AclResourceType, AdminClient, QuotaEntity
+from lowtide.admin import (
+    DEFAULT_NAME,
+    Acl,
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    QuotaEntity,
+)
 from lowtide.admin.users import ScramUpsertion
 from lowtide.protocol.scram import ScramMechanism
 from lowtide.testing.cluster import LowtideCluster
@@ -97,3 +106,60 @@ async def test_a_user_without_rights_gets_a_sentence(secure: LowtideCluster, adm
         assert (found["known"], found["replicas"]) == (True, 0)
         answer = await page.get(f"api/view/broker.settings?broker={broker}", **OWN)
         assert answer.status == 403
+
+
+async def test_an_acl_is_added_and_removed_after_a_rehearsal(secure: LowtideCluster, admin: AdminClient):
+    given = {
+        "type": "topic",
+        "name": "changed",
+        "principal": "User:ann",
+        "operation": "READ",
+        "allows": True,
+        "prefixed": False,
+    }
+    async with console_of(secure.for_confluent_kafka, write=True) as page:
+        status, plan = await page.post("acl/rehearsal", {"act": "add", **given})
+        assert (status, plan["before"]["may"], plan["after"]["may"]) == (200, [], ["READ", "DESCRIBE"])
+        assert [each for each in await admin.describe_acls() if each.resource_name == "changed"] == []
+        assert (await page.post("acl", {"plan": plan["plan"]}))[0] == 200
+        (acl,) = [each for each in await admin.describe_acls() if each.resource_name == "changed"]
+        assert (acl.principal, acl.host) == ("User:ann", "*")
+        assert (await page.post("acl", {"plan": plan["plan"]}))[0] == 409
+        status, again = await page.post("acl/rehearsal", {"act": "add", **given})
+        assert (status, again["error"]) == (400, "This ACL exists already.")
+        status, plan = await page.post("acl/rehearsal", {"act": "remove", **given})
+        assert (status, plan["before"]["may"], plan["after"]["may"]) == (200, ["READ", "DESCRIBE"], [])
+        assert (await page.post("acl", {"plan": plan["plan"]}))[0] == 200
+        assert [each for each in await admin.describe_acls() if each.resource_name == "changed"] == []
+        status, none = await page.post("acl/rehearsal", {"act": "remove", **given})
+        assert (status, none["error"]) == (400, "There is no such ACL.")
+        status, wrong = await page.post("acl/rehearsal", {"act": "add", **given, "principal": "ann"})
+        assert (status, "such as User:alice" in wrong["error"]) == (400, True)
+
+
+async def test_a_quota_is_set_and_removed_after_a_rehearsal(secure: LowtideCluster, admin: AdminClient):
+    entity = QuotaEntity(user="bob", client_id=DEFAULT_NAME)
+    given = {"user": "bob", "client_id": {"default": True}, "ip": None, "key": "producer_byte_rate"}
+    async with console_of(secure.for_confluent_kafka, write=True) as page:
+        status, plan = await page.post("quota/rehearsal", {**given, "limit": "5000"})
+        assert (status, plan["old"], plan["new"]) == (200, None, 5000.0)
+        assert entity not in await admin.describe_quotas()
+        assert (await page.post("quota", {"plan": plan["plan"]}))[0] == 200
+        assert (await admin.describe_quotas())[entity] == {"producer_byte_rate": 5000.0}
+        status, plan = await page.post("quota/rehearsal", {**given, "limit": ""})
+        assert (status, plan["old"], plan["new"]) == (200, 5000.0, None)
+        await admin.alter_quotas({entity: {"producer_byte_rate": 6000.0}})
+        status, refused = await page.post("quota", {"plan": plan["plan"]})
+        assert (status, "meanwhile" in refused["error"]) == (400, True)
+        status, plan = await page.post("quota/rehearsal", {**given, "limit": ""})
+        assert (await page.post("quota", {"plan": plan["plan"]}))[0] == 200
+        assert entity not in await admin.describe_quotas()
+        for wrong in ({"limit": "-1"}, {"limit": "many"}, {"limit": "9", "user": None, "client_id": None}):
+            assert (await page.post("quota/rehearsal", {**given, **wrong}))[0] == 400, wrong
+        assert (await page.post("quota/rehearsal", {**given, "key": "no_such_rate", "limit": "9"}))[0] == 409
+
+
+async def test_without_write_nothing_of_access_changes(secure: LowtideCluster):
+    async with console_of(secure.for_confluent_kafka) as page:
+        assert (await page.post("acl", {"plan": "x"}))[0] == 403
+        assert (await page.post("quota", {"plan": "x"}))[0] == 403

@@ -109,6 +109,9 @@ PAGES = {
     "topics": ("#/topics", "flights"),
     "topic": ("#/topic?topic=flights&partition=0", "The oldest segment is kept"),
     "wide": ("#/topic?topic=wide", "Partitions of wide"),
+    "create": ("#/create", "The new topic"),
+    "settings": ("#/settings?topic=flights", "retention.bytes"),
+    "produce": ("#/produce?topic=flights", "Each line is a record"),
     "records": ("#/records?topic=flights&partition=0&place=start", "UA0"),
     "hostile": ("#/records?topic=hostile&partition=0&place=start", "<img"),
     "groups": ("#/groups", "audit"),
@@ -141,10 +144,7 @@ def test_every_page_is_drawn_and_has_no_serious_finding(tab: Tab, name: str, axe
     assert page.locator("img[src='x']").count() == 0
     serious = findings(page, axe)
     assert serious == []
-    picture(
-        page,
-        f"console-{name}-{(page.evaluate('matchMedia(`(prefers-color-scheme: dark)`).matches') and 'dark') or 'light'}",
-    )
+    picture(page, f"console-{name}-{theme_of(page)}")
 
 
 @pytest.fixture(scope="session")
@@ -161,6 +161,11 @@ def findings(page: Any, axe: str) -> list[str]:
         for each in results["violations"]
         if each["impact"] in ("serious", "critical")
     ]
+
+
+def theme_of(page: Any) -> str:
+    """Returns the theme that the browser prefers."""
+    return "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
 
 
 def picture(page: Any, name: str) -> None:
@@ -342,6 +347,33 @@ def test_offsets_of_a_group_are_reset_after_a_rehearsal(browser: Any, address: s
     page.get_by_role("region", name="Offsets of audit").locator("td", has_text="1,000").first.wait_for()
     tab.close()
     assert tab.troubles == []
+
+
+def test_rehearsals_of_changes_have_no_serious_finding(tab: Tab, axe: str) -> None:
+    """Of a new topic, of records, of settings with their forecast, and of the end of a topic."""
+    page = tab.open("#/create")
+    page.get_by_label("Name", exact=True).fill("new")
+    rehearse(page, page.locator("form"), axe)
+    page = tab.open("#/produce?topic=flights")
+    page.get_by_label("The value").fill("v")
+    page.get_by_role("button", name="Add a header").click()
+    page.get_by_label("Name of the header").fill("trace")
+    rehearse(page, page.locator("form"), axe)
+    page = tab.open("#/settings?topic=flights")
+    page.get_by_role("button", name="Change retention.ms", exact=True).click()
+    page.get_by_label("retention.ms", exact=True).fill("60000")
+    rehearse(page, page.locator("form", has_text="retention.ms"), axe)
+    page.get_by_role("heading", name="What the next retention pass would delete").wait_for()
+    picture(page, f"console-setting-rehearsal-{theme_of(page)}")
+    page = tab.open("#/settings?topic=flights")
+    rehearse(page, page.locator("form", has_text="With all its records"), axe)
+
+
+def rehearse(page: Any, form: Any, axe: str) -> None:
+    """Rehearses what a form asks for, and checks the page."""
+    form.get_by_role("button", name="Rehearse").click()
+    page.get_by_role("heading", name="Rehearsal").wait_for()
+    assert findings(page, axe) == []
 
 
 def test_a_narrow_screen_needs_no_scrolling_sideways(browser: Any, address: str) -> None:

@@ -1,7 +1,7 @@
 // Groups: how far they are behind, who reads, and changes of what they have committed.
 import * as api from "./api.js";
-import { dialog } from "./dialog.js";
-import { address, badge, field, figures, h, head, link, notice, panel, say, select, set } from "./dom.js";
+import { address, badge, figures, h, head, link, notice, panel, select, set } from "./dom.js";
+import { offsetChanges } from "./offsets.js";
 import { liveMark } from "./page.js";
 import { table } from "./table.js";
 import { count, plural } from "./units.js";
@@ -83,33 +83,14 @@ export function groupPage(main, given, { session }) {
       { title: "Read by", cell: (row) => h("span", { class: "name mono" }, row.reader ?? "–") },
     ],
   });
-  let topics = [];
   let described = "";
-  const actions = [
-    h("button", { type: "button", click: () => reset() }, session.write ? "Reset offsets" : "Rehearse a reset"),
-    h("button", { type: "button", class: "danger", click: () => forget() }, session.write ? "Delete offsets" : "Rehearse a deletion"),
-  ];
-  main.append(head(name, { beside: live.mark, actions }), live.trouble, outcomes, numbers, panel("Topics", {}, byTopic.element), panel("Members", {}, members.element), details, panel("Offsets", {}, partitions.element));
-
-  async function reset() {
-    const outcome = await dialog(`Reset offsets of ${name}`, (close) => resetForm(name, topics, session.write, close));
-    if (outcome) done(outcome, "Offsets were set");
-  }
-  async function forget() {
-    const outcome = await dialog(`Delete offsets of ${name}`, (close) => forgetForm(name, topics, session.write, close));
-    if (outcome?.whole) location.hash = "#/groups";
-    else if (outcome) done(outcome, "Offsets were deleted");
-  }
-  function done(outcome, words) {
-    const failed = outcome.partitions.filter((row) => row.error);
-    set(outcomes, failed.length ? notice("warning", `${plural(failed.length, "partition")} failed: ${failed[0].error}`) : notice("good", `${words}.`));
-    say(words);
-  }
+  const change = offsetChanges(name, session.write, outcomes);
+  main.append(head(name, { beside: live.mark, actions: change.actions }), live.trouble, outcomes, numbers, panel("Topics", {}, byTopic.element), panel("Members", {}, members.element), details, panel("Offsets", {}, partitions.element));
 
   return api.watch("group", { group: name }, (value) => {
     members.show(value.members);
     partitions.show(value.partitions);
-    topics = [...new Set(value.partitions.map((row) => row.topic))];
+    change.show(value.partitions);
     const lag = value.partitions.reduce((sum, row) => sum + Number(row.lag ?? 0), 0);
     byTopic.show(topicsOf(value.partitions));
     set(numbers, figures([["State", stateOf(value.state)], ["Kind", value.kind], ["Lag", count(lag)], ["Members", count(value.members.length)], ["Partitions", count(value.partitions.length)],
@@ -204,84 +185,4 @@ function topologyPanel(name, value) {
 
 function topicLinks(names) {
   return names.length ? names.map((topic, index) => [index > 0 && ", ", link(topic, "topic", { topic })]) : "–";
-}
-
-/** A form that rehearses, shows what would change, and carries that out. */
-function changing({ fields, rehearse, rows, confirm, carry, write, close }) {
-  const trouble = h("div", { role: "alert" });
-  const shown = h("div");
-  const go = h("button", { type: "button", class: "main danger", hidden: true });
-  const ask = h("button", { class: "main" }, "Rehearse");
-  const element = h("form", {
-    submit: async (event) => {
-      event.preventDefault();
-      set(trouble);
-      go.hidden = true;
-      try {
-        const plan = await rehearse();
-        const view = rows();
-        set(shown, view.element);
-        view.show(plan.partitions);
-        go.textContent = confirm(plan);
-        go.hidden = !write;
-        go.onclick = async () => {
-          go.disabled = true;
-          try { close(await carry(plan.plan)); } catch (error) { set(trouble, notice("trouble", error.message)); go.hidden = true; } finally { go.disabled = false; }
-        };
-        if (!write) set(trouble, notice("", "This console is read-only: nothing can be carried out."));
-      } catch (error) {
-        set(shown);
-        set(trouble, notice("trouble", error.message));
-      }
-    },
-  }, fields, trouble, shown, h("div", { class: "actions" }, h("button", { type: "button", click: () => close() }, "Cancel"), ask, go));
-  return element;
-}
-
-function resetForm(group, topics, write, close) {
-  const topic = select([["", "All that it has committed"], ...topics.map((each) => [each, each])], "");
-  const to = select([["earliest", "The log start"], ["latest", "The end"], ["offset", "An offset"], ["time", "A time"], ["shift", "By so many records"]], "earliest", { change: () => fit() });
-  const value = h("input", { maxlength: 64, placeholder: "" });
-  const valueField = field("Value", value, "An offset, a time such as 2026-11-01T12:00:00Z, or a number such as -100.");
-  const fit = () => { valueField.hidden = to.value === "earliest" || to.value === "latest"; value.required = !valueField.hidden; };
-  fit();
-  return changing({
-    write,
-    close,
-    fields: h("div", { class: "fields" }, field("Topic", topic), field("Set to", to), valueField),
-    rehearse: () => api.post("reset/rehearsal", { group, topic: topic.value || null, to: to.value, value: value.value || null }),
-    carry: (plan) => api.post("reset", { plan }),
-    confirm: (plan) => `Set ${plural(plan.partitions.filter((row) => row.new !== null).length, "offset")}`,
-    rows: () => table({
-      caption: "What would be set",
-      tall: false,
-      rowKey: (row) => `${row.topic}-${row.partition}`,
-      columns: [
-        { title: "Topic", cell: (row) => row.topic },
-        { title: "Partition", number: true, cell: (row) => row.partition },
-        { title: "Is", number: true, cell: (row) => count(row.old) },
-        { title: "Will be", number: true, cell: (row) => count(row.new) },
-        { title: "Remark", cell: (row) => row.error ?? "" },
-      ],
-    }),
-  });
-}
-
-function forgetForm(group, topics, write, close) {
-  const topic = select([...topics.map((each) => [each, `Only of ${each}`]), ["", "All, with the group"]], topics[0] ?? "");
-  return changing({
-    write,
-    close,
-    fields: [h("p", {}, "A group that has no offset begins where its reset policy says. A group with members keeps what these read."), field("Which", topic)],
-    rehearse: () => api.post("forget/rehearsal", { group, topic: topic.value || null }),
-    carry: (plan) => api.post("forget", { plan }),
-    confirm: (plan) => (plan.whole ? "Delete the group" : `Delete ${plural(plan.partitions.length, "offset")}`),
-    rows: () => table({
-      caption: "What would be deleted",
-      tall: false,
-      empty: "Nothing is committed.",
-      rowKey: (row) => `${row.topic}-${row.partition}`,
-      columns: [{ title: "Topic", cell: (row) => row.topic }, { title: "Partition", number: true, cell: (row) => row.partition }],
-    }),
-  });
 }

@@ -2,6 +2,7 @@
 import * as api from "./api.js";
 import { address, badge, field, figures, h, head, notice, panel, say, set } from "./dom.js";
 import { jobPanel } from "./deletes.js";
+import { numbers } from "./offsets.js";
 import { table } from "./table.js";
 import { bytes, count, duration, plural } from "./units.js";
 
@@ -71,17 +72,6 @@ export function purgePage(main, given, { session }) {
     }
   }
   return () => stop();
-}
-
-/** `0,2-4` as numbers; null for all. */
-function numbers(text) {
-  if (!text.trim()) return null;
-  return text.split(",").flatMap((part) => {
-    const match = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(part);
-    if (!match) return [-1];
-    const [first, last] = [Number(match[1]), Number(match[2] ?? match[1])];
-    return last - first < 10_000 ? Array.from({ length: Math.max(0, last - first + 1) }, (_, index) => first + index) : [-1];
-  });
 }
 
 function planPanel(plan, write, carryOut) {

@@ -17,6 +17,8 @@ export function topicPage(main, given, { session }) {
   const detail = h("div", { class: "detail" });
   const actions = [
     h("a", { class: "button", href: address("records", { topic: name, partition: given.partition ?? 0 }) }, "Browse records"),
+    h("a", { class: "button", href: address("produce", { topic: name, partition: given.partition }) }, "Write records"),
+    h("a", { class: "button", href: address("settings", { topic: name }) }, "Settings"),
     h("a", { class: "button danger", href: address("purge", { topic: name, partition: given.partition }) }, session.write ? "Delete records" : "Rehearse a delete"),
   ];
   const top = head(name, { beside: live, actions });

@@ -1,6 +1,6 @@
 // All topics.
 import * as api from "./api.js";
-import { badge, h, head, link, panel } from "./dom.js";
+import { address, badge, h, head, link, panel } from "./dom.js";
 import { liveMark } from "./page.js";
 import { table } from "./table.js";
 import { bytes, count } from "./units.js";
@@ -24,7 +24,7 @@ export function topicsPage(main) {
       { title: "On all disks", number: true, sort: (row) => row.replica_bytes, cell: (row) => bytes(row.replica_bytes) },
     ],
   });
-  main.append(head("Topics", { beside: live.mark, actions: [h("span", { class: "choice" }, internal, h("label", { for: "internal" }, "Internal topics"))] }), live.trouble,
+  main.append(head("Topics", { beside: live.mark, actions: [h("span", { class: "choice" }, internal, h("label", { for: "internal" }, "Internal topics")), h("a", { class: "button", href: address("create") }, "Create a topic")] }), live.trouble,
     panel("All topics", { aside: "records are offsets between log start and high watermark" }, topics.element));
 
   let stop = () => {};

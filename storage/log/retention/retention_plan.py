@@ -23,7 +23,7 @@ Source: Kafka's UnifiedLog.deleteOldSegments and deletableSegments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -119,12 +119,30 @@ def plan_retention(
 
     It looks at the deleted segments and one more; with a limit of size at all segments once.
     """
+    steps = retention_steps(segments, offsets, rules, times, now_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            plan: RetentionPlan = done.value
+            return plan
+
+
+def retention_steps(
+    segments: Sequence[SegmentT],
+    offsets: RetentionOffsets,
+    rules: LogConfig,
+    times: SegmentTimes[SegmentT],
+    now_ms: int,
+) -> Generator[None, None, RetentionPlan]:
+    """Returns the plan of `plan_retention`. Yields after each deleted segment."""
     deletions: list[SegmentDeletion] = []
     number = 0
     for reason, goes in active_rules(segments, offsets, rules, times, now_ms):
         first = number
         while number < len(segments) and may_go(segments, number, offsets) and goes(number):
             number += 1
+            yield
         if number > first:
             size_bytes = sum(segments[each].size for each in range(first, number))
             end_offset = end_of(segments, number - 1, offsets)

@@ -21,6 +21,7 @@ from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, D
 from lowtide.protocol.messages.describe_segments import (
     DescribeSegmentsRequest,
     DescribeSegmentsTopic,
+    ProposedConfig,
     SegmentsOfPartition,
 )
 from lowtide.protocol.types import TopicPartition
@@ -199,9 +200,37 @@ def test_the_segments_of_a_partition_with_its_replicas_and_boundaries() -> None:
         assert row.freed == []
         (freed,) = (await segments(world, (4,))).freed
         assert (freed.file_count, freed.file_bytes) == (1, closed.size_bytes)
+        assert row.forecast == []
         uneven = DescribeSegmentsTopic(name="t", partitions=[0], delete_offsets=[1, 2])
         answer = await world.client.request(DescribeSegmentsRequest(topics=[uneven]), 0)
         assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    simulate(run)
+
+
+def test_a_forecast_is_what_the_next_pass_deletes_with_other_settings() -> None:
+    async def run(world: Leading) -> None:
+        await begin(world)
+        log = world.partition().log
+        log.roll(1)
+
+        async def forecast(**settings: str | None) -> Any:
+            proposed = [ProposedConfig(name=name.replace("_", "."), value=value) for name, value in settings.items()]
+            topic = DescribeSegmentsTopic(name="t", partitions=[0], proposed=proposed)
+            answer = await world.client.request(DescribeSegmentsRequest(topics=[topic]), 0)
+            row = answer.topics[0].partitions[0]
+            return row.error_code or row.forecast[0]
+
+        kept = await forecast(retention_ms="-1")
+        assert (kept.proposed, [(each.reason, each.segment_count) for each in kept.present]) == ([], [("time", 1)])
+        sized = await forecast(retention_ms="-1", retention_bytes="0")
+        assert [(each.reason, each.segment_count, each.end_offset) for each in sized.proposed] == [("size", 1, 3)]
+        assert sized.proposed[0].size_bytes == log.segments[0].size
+        assert (await forecast(retention_bytes=None)).proposed == kept.present, "its default is no limit"
+        assert (await forecast(cleanup_policy="compact")).proposed == []
+        assert await forecast(retention_ms="soon") == ErrorCode.INVALID_CONFIG
+        assert await forecast(no_such_key="1") == ErrorCode.INVALID_CONFIG
+        assert log.log_start_offset == 0, "nothing is deleted"
 
     simulate(run)
 
