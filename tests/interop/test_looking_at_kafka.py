@@ -98,7 +98,7 @@ async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstra
     producer.begin_transaction()
     producer.produce(TOPIC, value=b"v", partition=0)
     assert producer.flush(60) == 0
-    async with console_of({"bootstrap.servers": bootstrap}) as page:
+    async with console_of({"bootstrap.servers": bootstrap}, write=True) as page:
         names = await page.view("names")
         assert [names[kind]["error"] for kind in names] == [None] * 5
         assert TOPIC in names["topics"]["names"]
@@ -120,4 +120,11 @@ async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstra
         assert (await page.view("access.users"))["users"] == []
         assert (await page.view("access.quotas"))["quotas"] == []
         assert (await page.view("access.tokens"))["trouble"]
+        quota = {"user": "etl", "key": "consumer_byte_rate", "limit": "1000"}
+        status, plan = await page.post("quota/rehearsal", quota)
+        assert (status, plan["old"], plan["new"]) == (200, None, 1000.0)
+        assert (await page.view("access.quotas"))["quotas"] == []
+        assert (await page.post("quota", {"plan": plan["plan"]}))[0] == 200
+        status, plan = await page.post("quota/rehearsal", quota | {"limit": "2000"})
+        assert (status, plan["old"], plan["new"]) == (200, 1000.0, 2000.0)
     producer.abort_transaction(60)

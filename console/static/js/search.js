@@ -5,7 +5,7 @@ import { count } from "./units.js";
 
 const HITS = 20;
 const FRESH_MS = 30_000;
-const PLACE = /^(.+)[/:](\d{1,10})(?:[/:@](\d{1,19}))?$/;
+const PLACE = /^([^/:]+)[/:](\d{1,10})(?:[/:@](\d{1,19}))?$/;
 
 /** What there is to find: how it is called, and the page that shows it. */
 const KINDS = [
