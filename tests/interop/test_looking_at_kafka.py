@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -125,6 +126,9 @@ async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstra
         assert (status, plan["old"], plan["new"]) == (200, None, 1000.0)
         assert (await page.view("access.quotas"))["quotas"] == []
         assert (await page.post("quota", {"plan": plan["plan"]}))[0] == 200
+        async with asyncio.timeout(60):
+            while not (await page.view("access.quotas"))["quotas"]:
+                await asyncio.sleep(0.1)  # Brokers learn of it from the controller.
         status, plan = await page.post("quota/rehearsal", quota | {"limit": "2000"})
         assert (status, plan["old"], plan["new"]) == (200, 1000.0, 2000.0)
     producer.abort_transaction(60)
