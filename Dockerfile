@@ -24,8 +24,8 @@ LABEL org.opencontainers.image.title="Lowtide" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 COPY --from=build /opt/lowtide /opt/lowtide
-# User ids as numbers, because the base may have no users. A new volume takes over the folder's owner. `lowtide certificates` fills the last two.
-RUN mkdir -p /var/lib/lowtide /etc/lowtide/brokers /etc/lowtide/etcd \
+# User ids as numbers, because the base may have no users. A new volume takes over the folder's owner. `lowtide certificates` fills the last three.
+RUN mkdir -p /var/lib/lowtide /etc/lowtide/brokers /etc/lowtide/etcd /etc/lowtide/console \
  && chown -R 10001:10001 /var/lib/lowtide /etc/lowtide
 USER 10001:10001
 WORKDIR /var/lib/lowtide

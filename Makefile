@@ -273,7 +273,7 @@ define not_secured
 	fi
 endef
 
-up: ## run an etcd and three brokers in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules (docs/compose.md)
+up: ## run an etcd, three brokers and a console in containers, clients at 127.0.0.1:9092; SECURE=1 adds TLS, logins and access rules (docs/compose.md)
 ifndef SECURE
 	$(not_secured)
 endif
@@ -286,8 +286,8 @@ ifdef SECURE
 	  $(COMPOSED) run --rm --no-deps -T certificates users add $$user --password-file=/etc/lowtide/$$user.password $(IN_ETCD); \
 	done
 endif
-	@$(COMPOSED) up -d --no-build etcd broker-1 broker-2 broker-3
-	$(call healthy,etcd broker-1 broker-2 broker-3)
+	@$(COMPOSED) up -d --no-build etcd broker-1 broker-2 broker-3 console
+	$(call healthy,etcd broker-1 broker-2 broker-3 console)
 ifdef SECURE
 	@mkdir -p $(CLIENT) && chmod 700 $(CLIENT)
 	@$(COMPOSED) run --rm --no-deps -T --entrypoint python3 certificates -c $(AS_TAR) | tar -C $(CLIENT) --no-same-owner -xf -
@@ -295,7 +295,8 @@ ifdef SECURE
 endif
 	@docker exec $$($(COMPOSED) ps -q broker-1) python3 -c $(TELL_PLAIN)
 	@echo "three brokers at 127.0.0.1:$${PORT_1:-9092}, 127.0.0.1:$${PORT_2:-9093} and 127.0.0.1:$${PORT_3:-9094}"
-	@echo "console and metrics, with a login, at $(if $(SECURE),https,http)://127.0.0.1:$${HTTP_PORT_1:-9644}/console/ and /metrics: docs/compose.md"
+	@echo "the console is at $$($(COMPOSED) logs console 2>/dev/null | sed -n 's/.*The console is at //p' | tail -n 1)$(if $(SECURE), (log in as a user of the cluster))"
+	@echo "metrics and the brokers' own consoles, with a login, at $(if $(SECURE),https,http)://127.0.0.1:$${HTTP_PORT_1:-9644}/console/ and /metrics: docs/compose.md"
 
 observe: ## run Prometheus and Grafana beside `make up`, at 127.0.0.1:9090 and :3000; give SECURE=1 as for `make up`
 	@$(COMPOSED) --profile observe up -d --no-build observer prometheus grafana

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from lowtide.admin.call import AdminCall, AdminClientBase
@@ -45,6 +45,7 @@ from lowtide.protocol.offset_ranges import OffsetRange
 from lowtide.protocol.types import UNKNOWN_OFFSET, BrokerId, Offset, TopicId, TopicPartition
 
 if TYPE_CHECKING:
+    from lowtide.admin.cluster_view import ClusterView
     from lowtide.admin.errors import AdminError
 
 ERASE_PROBE: Final = Probe(EraseRecordsRequest(topics=[], timeout_ms=0), 1)
@@ -78,6 +79,33 @@ class PartitionErasure:
     versions of their keys. An erasure by offset refuses them without `force`."""
     standing_until_ms: int | None = None
     """Until when the keys are erased again if they return, in milliseconds since 1970; None if they aren't."""
+
+
+class NamingTerms(NamedTuple):
+    """How records are named. See `erase_records`."""
+
+    erasure_id: UUID | None = None
+    standing: StandingTerms | None = None
+    force: bool = False
+    dry_run: bool = False
+    topic_ids: Mapping[str, TopicId] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedErasure:
+    """What the leaders have found and, unless it is a dry run, erased: nobody can read it. Files may still have it."""
+
+    erasure_id: UUID
+    nonce: bytes = field(repr=False, compare=False)
+    standing_until_ms: int | None
+    found: Mapping[TopicPartition, SearchedPartition | AdminError]
+    view: ClusterView = field(repr=False)
+    """Of the beginning."""
+
+    @property
+    def goals(self) -> dict[TopicPartition, EraseGoal]:
+        """What each replica must have erased."""
+        return {key: each.goal for key, each in self.found.items() if isinstance(each, SearchedPartition)}
 
 
 async def erase_below(
@@ -151,30 +179,49 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     _check_options(query, standing, force=force, dry_run=dry_run)
     check_topic_ids(topic_ids or {})
     call = client.call(timeout)
-    nonce = b"" if dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     if not partitions:
         return {}
+    terms = NamingTerms(erasure_id, standing, force=force, dry_run=dry_run, topic_ids=topic_ids)
+    named = await name_records(call, partitions, query, terms, on_progress)
+    goals = {} if dry_run else named.goals
+    cleaned = await clean_replicas(call, goals, named.view, named.erasure_id)
+    return {
+        key: _result(named, each, cleaned.get(key)) if isinstance(each, SearchedPartition) else each
+        for key, each in named.found.items()
+    }
+
+
+async def name_records(
+    call: AdminCall,
+    partitions: Collection[TopicPartition],
+    query: RecordQuery,
+    terms: NamingTerms,
+    on_progress: OnProgress | None = None,
+) -> NamedErasure:
+    """Has the leaders find and erase records: the first half of `erase_records`. `clean_replicas` is the other one.
+
+    Errors: as `erase_records`.
+    """
+    nonce = b"" if terms.dry_run else call.cluster.ports.random.randbytes(NONCE_BYTES)
     view = await call.view(partition.topic for partition in partitions)
-    probes = [FIND_PROBE, ERASE_PROBE] if standing is None else [FIND_PROBE, ERASE_PROBE, _STAND]
-    unable = {} if dry_run else await unable_brokers(call, partitions, view, probes)
+    probes = [FIND_PROBE, ERASE_PROBE] if terms.standing is None else [FIND_PROBE, ERASE_PROBE, _STAND]
+    unable = {} if terms.dry_run else await unable_brokers(call, partitions, view, probes)
+    used_id = _random_id(call) if terms.erasure_id is None else terms.erasure_id
+    found: Mapping[TopicPartition, SearchedPartition | AdminError]
     if unable:
         reason = f"nothing is erased: {next(iter(unable.values()))}"
-        return {partition: unsupported(partition, reason) for partition in partitions}
-    query = replace(query, names_newest=dry_run and not query.keys)
-    used_id = _random_id(call) if erasure_id is None else erasure_id
-    hidden = b"" if dry_run else _commitment(nonce, query)
+        found = {partition: unsupported(partition, reason) for partition in partitions}
+        return NamedErasure(erasure_id=used_id, nonce=nonce, standing_until_ms=None, found=found, view=view)
+    query = replace(query, names_newest=terms.dry_run and not query.keys)
+    hidden = b"" if terms.dry_run else _commitment(nonce, query)
+    standing = terms.standing
     ends_ms = None if standing is None else await begin_standing(call, used_id, query.keys, hidden, standing)
-    erasing = None if dry_run else ErasingTerms(hidden, force=force, stands=standing is not None)
+    erasing = None if terms.dry_run else ErasingTerms(hidden, force=terms.force, stands=standing is not None)
     search = FindCall(call, query, on_progress, search_id=used_id.bytes, ranges_max=0, erasing=erasing)
     search.topic_ids = {name: topic.topic_id for name, topic in view.topics.items() if topic.topic_id is not None}
-    search.topic_ids |= topic_ids or {}
+    search.topic_ids |= terms.topic_ids or {}
     found = await search.run(partitions)
-    goals = {} if dry_run else {key: each.goal for key, each in found.items() if isinstance(each, SearchedPartition)}
-    cleaned = await clean_replicas(call, goals, view, used_id)
-    return {
-        key: _result(used_id, nonce, each, ends_ms, cleaned.get(key)) if isinstance(each, SearchedPartition) else each
-        for key, each in found.items()
-    }
+    return NamedErasure(erasure_id=used_id, nonce=nonce, standing_until_ms=ends_ms, found=found, view=view)
 
 
 def _check_options(query: RecordQuery, standing: StandingTerms | None, *, force: bool, dry_run: bool) -> None:
@@ -198,18 +245,16 @@ def _commitment(nonce: bytes, query: RecordQuery) -> bytes:
     return commitment(nonce, SelectorKind.OFFSETS, offsets_selector(query.offsets or {}))
 
 
-def _result(
-    erasure_id: UUID, nonce: bytes, found: SearchedPartition, ends_ms: int | None, cleaned: CleanedReplicas | None
-) -> PartitionErasure:
+def _result(named: NamedErasure, found: SearchedPartition, cleaned: CleanedReplicas | None) -> PartitionErasure:
     """Returns the result of a partition that was searched; without `cleaned` it was not erased."""
     result = PartitionErasure(
-        erasure_id=erasure_id,
-        nonce=nonce,
+        erasure_id=named.erasure_id,
+        nonce=named.nonce,
         searched_from=found.searched_from,
         searched_to=found.searched_to,
         count=found.count,
         newest=found.newest,
-        standing_until_ms=ends_ms,
+        standing_until_ms=named.standing_until_ms,
     )
     if cleaned is None:
         return result

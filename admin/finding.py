@@ -6,8 +6,11 @@ nothing. The selector is personal data: it is in no error and no log line.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.admin.attempts import Done, Outcome, RetryLater
@@ -50,6 +53,11 @@ ROUND_MS: Final = 1_000
 KEYS_MAX: Final = 1_000
 KEY_BYTES_MAX: Final = 1 << 20
 """The bounds of a broker for keys."""
+
+KEY_READERS: Final[Mapping[str, Callable[[str], bytes]]] = MappingProxyType(
+    {"text": str.encode, "hex": bytes.fromhex, "base64": partial(base64.b64decode, validate=True)}
+)
+"""How people write keys. Readers raise ValueError."""
 
 OnProgress = Callable[[int, int], None]
 """Takes the searched bytes and the bytes to search, of all partitions together as far as they are known."""
@@ -155,6 +163,11 @@ class FindCall:
         self._erasing = erasing
         self._search_id = search_id
         self._bytes: dict[TopicPartition, tuple[int, int]] = {}
+
+    @property
+    def progress(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """The searched bytes and the bytes to search of each partition, as far as its leader has answered."""
+        return self._bytes
 
     async def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, SearchedPartition | AdminError]:
         """Returns the results of all partitions. Errors: as `AdminCall.each`."""

@@ -140,15 +140,14 @@ class _CleanPhase:
                 missing.setdefault(each, unreachable)
             elif each in attempts.done and not isinstance(found, int) and each.broker_id not in found.isr:
                 missing[each] = "it is not in sync, and may still fetch the records"
-        return {
-            partition: CleanedReplicas(
-                tuple(
-                    sorted(each.broker_id for each in replicas if each.partition == partition and each not in missing)
-                ),
-                {each.broker_id: missing[each] for each in replicas if each.partition == partition and each in missing},
-            )
-            for partition in self._goals
-        }
+        clean = {partition: list[BrokerId]() for partition in self._goals}
+        others = {partition: dict[BrokerId, str]() for partition in self._goals}
+        for each in replicas:
+            if each in missing:
+                others[each.partition][each.broker_id] = missing[each]
+            else:
+                clean[each.partition].append(each.broker_id)
+        return {each: CleanedReplicas(tuple(sorted(clean[each])), others[each]) for each in self._goals}
 
     def _replicas(self, view: ClusterView) -> list[_Replica]:
         return [_Replica(broker, partition) for partition in self._goals for broker in replicas_of(view, partition)]

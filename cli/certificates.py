@@ -13,11 +13,13 @@ from lowtide.broker.lifecycle.secure_material import (
     ADMIN,
     BROKER,
     BROKER_PROPERTIES,
+    CONSOLE_PROPERTIES,
     LISTENER,
     LOOPBACK_HOSTS,
     SHARED,
     Material,
     broker_settings,
+    console_settings,
     properties,
     system_maker,
 )
@@ -28,7 +30,15 @@ from lowtide.storage.errors import StorageError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-_SHOWN: Final = ("ca.pem", "broker.pem", BROKER_PROPERTIES, "etcd.pem", "metadata.pem")
+_SHOWN: Final = (
+    "ca.pem",
+    "broker.pem",
+    BROKER_PROPERTIES,
+    "etcd.pem",
+    "metadata.pem",
+    "console.pem",
+    CONSOLE_PROPERTIES,
+)
 
 
 @app.command()
@@ -43,6 +53,9 @@ def certificates(
     etcd_host: Annotated[
         list[str] | None, typer.Option("--etcd-host", help="a name or address of an etcd, for its certificates")
     ] = None,
+    console_host: Annotated[
+        list[str] | None, typer.Option("--console-host", help="a name or address of a console, for its certificate")
+    ] = None,
     listener: Annotated[
         str, typer.Option("--listener", metavar="NAME", help="the listener for connections between brokers")
     ] = LISTENER,
@@ -56,16 +69,23 @@ def certificates(
 ) -> ExitCode:
     """Create an authority, certificates, passwords and settings for a cluster with TLS, SCRAM and an authorizer.
 
-    The folders `brokers` and `etcd` have the files for those machines. The authority's key and the passwords stay
-    outside.
+    The folders `brokers`, `etcd` and `console` have the files for those machines. The authority's key and the
+    passwords stay outside.
 
     Call it again to renew certificates that expire soon or lack a host. Running brokers load renewed files.
     """
     maker = system_maker()
     loopback = list(LOOPBACK_HOSTS)
     try:
-        material = maker.make(directory, [*loopback, *(host or [])], [*loopback, *etcd_host] if etcd_host else ())
+        material = maker.make(
+            directory,
+            [*loopback, *(host or [])],
+            [*loopback, *etcd_host] if etcd_host else (),
+            [*loopback, *console_host] if console_host else (),
+        )
         maker.write(f"{material.directory}/{BROKER_PROPERTIES}", properties(broker_settings(material, listener)))
+        if console_host:
+            maker.write(f"{material.directory}/{CONSOLE_PROPERTIES}", properties(console_settings(material)))
         maker.share(material)
         write_client_files(maker, material, bootstrap_server, f"{material.directory}/{CLIENT_FOLDER}", client_path)
     except StorageError as error:

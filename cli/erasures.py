@@ -14,15 +14,16 @@ from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.receipts.commitment import NONCE_BYTES
 from lowtide.admin.receipts.envelope import ReceiptError, key_id_of
 from lowtide.admin.receipts.issuing import PartitionLedger, Place, described, make_receipt, partitions_of
+from lowtide.admin.receipts.ledger import Ledger, export_lines
+from lowtide.admin.receipts.signing_keys import PUBLIC_SUFFIX, SigningKeyError, create_key, read_public_key, signing_key
 from lowtide.admin.receipts.statement import PartitionStatement, rfc3339
 from lowtide.cli.call import Call, NetworkCall, local, network
 from lowtide.cli.erase_table import TableReachOptions, table_statements
 from lowtide.cli.find import KeyFormat, selector_of
-from lowtide.cli.ledger_reading import Ledger, export_lines, read_export, read_ledger
+from lowtide.cli.ledger_reading import entries_of, read_export, read_ledger
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json, printable
 from lowtide.cli.replay import replay
-from lowtide.cli.signing_keys import PUBLIC_SUFFIX, SigningKeyError, create_key, read_public_key, signing_key
 from lowtide.cli.verified_receipts import DiskQuestion, verified
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, StandingKey
 from lowtide.protocol.types import BrokerId
@@ -142,7 +143,7 @@ async def receipt(
     nonces = [_nonce(text) for text in nonce or []]
     wanted = str(erasure_id)
     ledger = await _ledger(call, from_export)
-    found = partitions_of(ledger.entries(), erasure_id.bytes)
+    found = partitions_of(entries_of(ledger), erasure_id.bytes)
     tables = table_statements(reach, erasure_id)
     if not found and not tables:
         raise CommandError(f"the ledger has no record of the erasure {wanted}.")
@@ -241,7 +242,7 @@ def verify(
 async def list_erasures(call: NetworkCall, *, from_export: FromExport = None) -> ExitCode:
     """List the erasures that the ledger has. Needs READ on __lowtide_erasures."""
     grouped: dict[bytes, list[LedgerEntry]] = {}
-    for entry in (await _ledger(call, from_export)).entries():
+    for entry in entries_of(await _ledger(call, from_export)):
         if not isinstance(entry.key, StandingKey):
             grouped.setdefault(entry.key.erasure_id, []).append(entry)
     rows = [_list_row(UUID(bytes=each), _described(partitions_of(own, each))) for each, own in grouped.items()]
@@ -253,7 +254,7 @@ async def list_erasures(call: NetworkCall, *, from_export: FromExport = None) ->
 @network
 async def show(call: NetworkCall, erasure_id: ErasureId, *, from_export: FromExport = None) -> ExitCode:
     """Show what the ledger has about one erasure. Needs READ on __lowtide_erasures."""
-    found = partitions_of((await _ledger(call, from_export)).entries(), erasure_id.bytes)
+    found = partitions_of(entries_of(await _ledger(call, from_export)), erasure_id.bytes)
     if not found:
         raise CommandError(f"the ledger has no record of the erasure {erasure_id}.")
     partitions = _described(found, None if from_export else await _replicas(call, found))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +13,7 @@ import typer
 
 from lowtide.admin.cluster_view import ClusterView
 from lowtide.admin.errors import AdminError
-from lowtide.admin.finding import KEY_BYTES_MAX, OnProgress, RecordQuery, SearchedPartition
+from lowtide.admin.finding import KEY_BYTES_MAX, KEY_READERS, OnProgress, RecordQuery, SearchedPartition
 from lowtide.cli.call import NetworkCall, OptionGroup, network
 from lowtide.cli.cluster_questions import chosen_partitions, parsed_partitions
 from lowtide.cli.delete_plan import matching_topics
@@ -40,17 +38,6 @@ class KeyFormat(StrEnum):
     TEXT = "text"
     HEX = "hex"
     BASE64 = "base64"
-
-
-def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-_READERS: Final[Mapping[KeyFormat, Callable[[str], bytes]]] = {
-    KeyFormat.TEXT: str.encode,
-    KeyFormat.HEX: bytes.fromhex,
-    KeyFormat.BASE64: _from_base64,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +111,8 @@ def _lines(path: str) -> list[tuple[int, str]]:
 
 def _key(text: str, key_format: KeyFormat, option: str, number: int) -> bytes:
     try:
-        return _READERS[key_format](text)
-    except (ValueError, binascii.Error):
+        return KEY_READERS[key_format](text)
+    except ValueError:
         place = f"line {number}" if option == "--keys-from" else "the key"
         raise misused(f"{option}: {place} is not {key_format}.") from None
 

@@ -8,12 +8,13 @@ import typer
 
 from lowtide.admin.deletion import EraseUnsupportedError
 from lowtide.admin.errors import AdminError
+from lowtide.admin.receipts.ledger import Ledger
 from lowtide.admin.replay_plan import ReplayPlan, replay_plan
 from lowtide.admin.replaying import Replay, ReplayedBeginning, ReplayedPartition, replay_erasures
 from lowtide.cli.call import NetworkCall, Yes, network
 from lowtide.cli.confirmation import check_terminal, confirm
 from lowtide.cli.delete_plan import brokers_with_reasons
-from lowtide.cli.ledger_reading import Ledger, read_export
+from lowtide.cli.ledger_reading import entries_of, read_export
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, plural, progress, remark
 from lowtide.protocol.types import topic_id_text
@@ -74,7 +75,7 @@ async def replay(
 def _plan(path: str, ledger: Ledger) -> ReplayPlan:
     """Errors: CommandError."""
     try:
-        plan = replay_plan(ledger.entries())
+        plan = replay_plan(entries_of(ledger))
     except ValueError as error:
         raise misused(f"{path} has an invalid record of the ledger: {error}.") from None
     except CommandError as error:

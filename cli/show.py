@@ -5,26 +5,43 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 import typer
 
+from lowtide.admin.batch_rows import MarkerRow, Row, fetched_batches, rows_of
 from lowtide.admin.cluster_view import TopicDescription
 from lowtide.admin.errors import AdminError, BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec, Timestamp
-from lowtide.admin.records import FetchedRecords, last_rows
+from lowtide.admin.records import FetchedRecords
+from lowtide.admin.search_conditions import Conditions, Matcher
+from lowtide.admin.searching import Place as SearchPlace
+from lowtide.admin.searching import SearchLimits, SearchRequest
+from lowtide.admin.value_decoding import ValueDecoder
 from lowtide.admin.wanted_offsets import parse_offset, parse_time
 from lowtide.cli.call import NetworkCall, network
 from lowtide.cli.cluster_questions import parsed_partitions
 from lowtide.cli.coordinator_records import decoded, in_words
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, print_json_line, remark
-from lowtide.cli.record_format import Form, marker_name, record_text, record_value
-from lowtide.protocol.control_records import read_control_record
+from lowtide.cli.record_format import Form, record_text, record_value
+from lowtide.cli.record_search import (
+    HELD_BYTES,
+    WITHOUT_END,
+    ConditionOptions,
+    InterruptedSearchError,
+    read_by_schema,
+    say_end,
+    searched,
+)
+from lowtide.cli.registry_options import RegistryOptions
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.records import Record, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import Record
 from lowtide.protocol.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from lowtide.admin.schemas.values import SchemaValues
 
 RECORD_BYTES_MAX: Final = 256 << 20
 """The largest decompressed batch that is read."""
@@ -44,23 +61,43 @@ ENDLESS: Final = 1 << 63
 
 FormOption = Annotated[Form, typer.Option("--format", help="the format of keys and values")]
 CommittedOption = Annotated[bool, typer.Option("--read-committed", help="leave out aborted and uncommitted records")]
+CountOption = Annotated[
+    int | None,
+    typer.Option(
+        "--count",
+        "-n",
+        "--max-messages",
+        min=1,
+        metavar="N",
+        help=f"the most records of each partition, or of a search; default: {COUNT}, or with --follow no limit",
+    ),
+]
 LastOption = Annotated[
-    int | None, typer.Option("--last", min=1, max=LAST_MAX, metavar="N", help="the last N records of each partition")
+    int | None,
+    typer.Option(
+        "--last", min=1, max=LAST_MAX, metavar="N", help="the last N records of all these partitions, by time"
+    ),
 ]
 Place = OffsetSpec | Timestamp | Offset
 """Where to begin or end."""
 
 
 class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show of a partition. `end` is exclusive. `named`: each line begins with the partition."""
+    """What to show of partitions. `end` is exclusive. `named`: each line begins with the partition."""
 
-    partition: TopicPartition
     named: bool
     end: Offset
     count: int
     form: Form
     control: bool
     read_committed: bool
+    conditions: Conditions = Conditions()
+    schemas: SchemaValues | None = None
+    """Reads keys and values by a schema registry."""
+
+    def decoder(self) -> ValueDecoder:
+        """Returns what --where sees of values."""
+        return ValueDecoder(self.schemas)
 
 
 @network
@@ -80,18 +117,10 @@ async def show(
         str | None,
         typer.Option("--to", metavar="WHERE", help="an offset or a time, exclusive; default: the high watermark"),
     ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            "--count",
-            "-n",
-            "--max-messages",
-            min=1,
-            metavar="N",
-            help=f"the most records of each partition; default: {COUNT}, or with --follow no limit",
-        ),
-    ] = None,
+    count: CountOption = None,
     last: LastOption = None,
+    only: ConditionOptions,
+    registry: RegistryOptions,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="continue with new records until Ctrl-C; without --from show only these"),
@@ -103,37 +132,89 @@ async def show(
     """Show records: offset, time, key, value, headers.
 
     With several partitions, each line begins with the partition. With --output json, each line is a JSON object.
-    Records of __consumer_offsets and __transaction_state are decoded.
+    Records of __consumer_offsets and __transaction_state are decoded. --last, --search, --key, --header and --where
+    merge the partitions by time.
     """
     _check_exclusive({"--follow": follow or None, "--to": end})
     _check_exclusive({"--last": last, "--from": first, "--count": count})
     begins = _place_of(first, OffsetSpec.LATEST if follow else OffsetSpec.EARLIEST)
     ends = ENDLESS if follow else _place_of(end, OffsetSpec.LATEST)
-    keys = await _chosen(call, partitions)
+    keys, conditions = await _chosen(call, partitions), only.conditions()
+    wanted = ShowRequest(
+        named=len(keys) > 1,
+        end=ENDLESS,
+        count=count or (ENDLESS if follow else COUNT),
+        form=form,
+        control=control,
+        read_committed=read_committed,
+        conditions=conditions,
+        schemas=registry.values(),
+    )
+    starts: Mapping[TopicPartition, Offset] = {}
+    if last is not None or (conditions.has_any and not follow):
+        done = await _search(call, keys, wanted, last or wanted.count, (None if last else begins, ends))
+        if not follow:
+            return done.code
+        starts = done.ends
 
     async def shown(key: TopicPartition) -> None:
-        start, stop = await _offset_at(call, key, begins), await _offset_at(call, key, ends)
-        wanted = ShowRequest(
-            partition=key,
-            named=len(keys) > 1,
-            end=stop,
-            count=count or (ENDLESS if follow else COUNT),
-            form=form,
-            control=control,
-            read_committed=read_committed,
-        )
-        if last is not None:
-            start = await _show_last(call, wanted, last)
-            if not follow:
-                return
-        if first is not None and start >= stop:
-            remark(f"{key}: there are no records between {start} and its end, {stop}.")
-        await _show(call, wanted, start, follow=follow)
+        start = starts[key] if key in starts else await _offset_at(call, key, begins)
+        own = msgspec.structs.replace(wanted, end=await _offset_at(call, key, ends))
+        if first is not None and start >= own.end:
+            remark(f"{key}: there are no records between {start} and its end, {own.end}.")
+        await _show(call, key, own, start, follow=follow)
 
-    if len(keys) == 1 or follow:
+    if follow:
         await asyncio.gather(*map(shown, keys))
         return ExitCode.DONE
     return await _one_after_the_other(keys, shown)
+
+
+class _Searched(NamedTuple):
+    code: ExitCode
+    ends: Mapping[TopicPartition, Offset]
+    """Where each partition goes on."""
+
+
+async def _search(
+    call: NetworkCall,
+    keys: Sequence[TopicPartition],
+    wanted: ShowRequest,
+    count: int,
+    places: tuple[Place | None, Place],
+) -> _Searched:
+    """Prints the first records between two places that meet the conditions, or the last ones before the second place.
+
+    Errors: CommandError, AdminError.
+    """
+    begin, end = places
+    numbers = tuple(key.partition for key in keys)
+
+    def place(given: Place) -> SearchPlace:
+        return given if isinstance(given, OffsetSpec | Timestamp) else dict.fromkeys(numbers, given)
+
+    request = SearchRequest(
+        topic=keys[0].topic,
+        partitions=numbers,
+        conditions=wanted.conditions,
+        backwards=begin is None,
+        place=place(end if begin is None else begin),
+        until=None if begin is None else place(end),
+        limits=SearchLimits(hits=count, bytes_read=WITHOUT_END, ms=WITHOUT_END, held_bytes=HELD_BYTES),
+        control=wanted.control,
+        read_committed=wanted.read_committed,
+    )
+    interrupted = False
+    try:
+        search = await searched(call, request, wanted.decoder())
+    except InterruptedSearchError as error:
+        search, interrupted = error.search, True
+    for hit in search.hits[::-1] if request.backwards else search.hits:
+        await print_row(call.output, TopicPartition(request.topic, hit.partition), hit.row, wanted)
+    sys.stdout.flush()
+    code = ExitCode.DONE if say_end(search, interrupted=interrupted) else ExitCode.FAILED
+    ends = {TopicPartition(request.topic, number): high for number, (_, high) in search.ends.items()}
+    return _Searched(ExitCode.INTERRUPTED if interrupted else code, ends)
 
 
 def _check_exclusive(options: Mapping[str, object]) -> None:
@@ -147,7 +228,10 @@ def _check_exclusive(options: Mapping[str, object]) -> None:
 async def _one_after_the_other(
     keys: Sequence[TopicPartition], shown: Callable[[TopicPartition], Awaitable[None]]
 ) -> ExitCode:
-    """Shows all partitions, and prints the errors of those that fail."""
+    """Shows all partitions, and prints the errors of those that fail. Errors: those of a single partition."""
+    if len(keys) == 1:
+        await shown(keys[0])
+        return ExitCode.DONE
     failed = False
     for key in keys:
         try:
@@ -169,18 +253,20 @@ async def _chosen(call: NetworkCall, text: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in numbers]
 
 
-async def _show(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follow: bool) -> None:
+async def _show(call: NetworkCall, key: TopicPartition, wanted: ShowRequest, offset: Offset, *, follow: bool) -> None:
     """Prints records from `offset` on; with `follow` also new ones. Errors: CommandError, AdminError."""
-    shown = 0
+    shown, matcher = 0, Matcher(wanted.conditions, wanted.decoder())
     while offset < wanted.end and shown < wanted.count:
-        fetched = await _fetched(call, wanted, offset, follow=follow)
+        fetched = await _fetched(call, key, wanted, offset, follow=follow)
         if isinstance(fetched, int):
-            remark(f"{wanted.partition}: the records from {offset} to {fetched - 1} are deleted.")
+            remark(f"{key}: the records from {offset} to {fetched - 1} are deleted.")
             offset = fetched
             continue
-        rows, following = readable(fetched, offset, wanted)
+        rows, following = readable(fetched, key, offset, wanted)
+        if wanted.conditions.has_any:
+            rows = [row for row in rows if isinstance(row, Record) and await matcher.meets(row)]
         for row in rows[: wanted.count - shown]:
-            _print(call.output, row, wanted)
+            await print_row(call.output, key, row, wanted)
         shown += len(rows)
         if follow and rows:
             sys.stdout.flush()
@@ -189,33 +275,13 @@ async def _show(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follo
         offset = max(offset, following)
 
 
-async def _show_last(call: NetworkCall, wanted: ShowRequest, count: int) -> Offset:
-    """Prints the last records before the end. Returns the offset after them. Errors: CommandError, AdminError."""
-    key = wanted.partition
-    log_start = await _offset_at(call, key, OffsetSpec.EARLIEST)
-    end = min(wanted.end, await _offset_at(call, key, OffsetSpec.LATEST))
-
-    async def fetch(offset: Offset) -> FetchedRecords:
-        return await call.client.fetch_records(key, offset, read_committed=wanted.read_committed)
-
-    def rows(fetched: FetchedRecords, first: Offset, end: Offset) -> tuple[list[Record | dict[str, Any]], Offset]:
-        return readable(fetched, first, msgspec.structs.replace(wanted, end=end, count=ENDLESS))
-
-    found = await last_rows(fetch, rows, log_start, end, count)
-    if not found.is_complete:
-        remark(f"{key}: {len(found.rows)} records are shown, because earlier ones are too large to read here.")
-    for row in found.rows:
-        _print(call.output, row, wanted)
-    sys.stdout.flush()
-    return end
-
-
-async def _fetched(call: NetworkCall, wanted: ShowRequest, offset: Offset, *, follow: bool) -> FetchedRecords | Offset:
+async def _fetched(
+    call: NetworkCall, partition: TopicPartition, wanted: ShowRequest, offset: Offset, *, follow: bool
+) -> FetchedRecords | Offset:
     """Fetches records from an offset on. With `follow`, returns the log start if the next records are deleted.
 
     Errors: CommandError for an offset outside the log; AdminError.
     """
-    partition = wanted.partition
     wait_ms = FOLLOW_WAIT_MS if follow else 0
     try:
         return await call.client.fetch_records(partition, offset, wait_ms=wait_ms, read_committed=wanted.read_committed)
@@ -260,58 +326,45 @@ async def _offset_at(call: NetworkCall, partition: TopicPartition, place: Place)
 
 
 def readable(
-    fetched: FetchedRecords, offset: Offset, wanted: ShowRequest
-) -> tuple[list[Record | dict[str, Any]], Offset]:
+    fetched: FetchedRecords, key: TopicPartition, offset: Offset, wanted: ShowRequest
+) -> tuple[list[Row], Offset]:
     """Returns records and markers from `offset` on, and the offset after them.
 
     Errors: CommandError for corrupt batches.
     """
-    rows: list[Record | dict[str, Any]] = []
+    rows: list[Row] = []
     following = offset
-    aborted = sorted(fetched.aborted, key=lambda each: each[1])
-    ending: set[int] = set()
     try:
-        for position, header in iterate_batches(fetched.records):
-            if not check_crc(fetched.records, position, header):
-                raise CommandError(f"{wanted.partition}: the CRC of the batch at offset {header.base_offset} is wrong.")
-            batch = memoryview(fetched.records)[position : position + header.size_bytes]
-            following = max(following, header.next_offset)
-            while aborted and aborted[0][1] <= header.last_offset:
-                ending.add(aborted.pop(0)[0])
-            if header.is_control:
-                marker = read_control_record(batch, max_bytes=RECORD_BYTES_MAX)
-                if marker is not None:
-                    ending.discard(header.producer_id)
-                if wanted.control and offset <= header.base_offset < wanted.end:
-                    position_of = {"offset": header.base_offset, "timestamp": header.max_timestamp}
-                    kind = marker_name(marker)
-                    rows.append({**position_of, "control": kind, "producer_id": header.producer_id})
-            elif not (header.is_transactional and header.producer_id in ending):
-                records = iterate_records(batch, max_bytes=RECORD_BYTES_MAX)
-                rows += [record for record in records if offset <= record.offset < wanted.end]
+        for batch in fetched_batches(fetched):
+            following = max(following, batch.header.next_offset)
+            found = rows_of(batch, control=wanted.control, max_bytes=RECORD_BYTES_MAX)
+            rows += [row for row in found if offset <= row.offset < wanted.end]
             if len(rows) >= wanted.count:
                 break
     except ProtocolError as error:
-        raise CommandError(
-            f"{wanted.partition}: a batch at offset {following} or later can't be read: {error}."
-        ) from error
+        raise CommandError(f"{key}: {error}.") from error
     return rows, following
 
 
-def _print(output: Output, row: Record | dict[str, Any], wanted: ShowRequest) -> None:
-    number = wanted.partition.partition
-    where = f"{number}:" if wanted.named else ""
-    if isinstance(row, dict):
+async def print_row(output: Output, key: TopicPartition, row: Row, wanted: ShowRequest) -> None:
+    """Prints a record or a marker as one line."""
+    where = f"{key.partition}:" if wanted.named else ""
+    if isinstance(row, MarkerRow):
         if output is Output.JSON:
-            print_json_line({"partition": number} | row)
+            figures = {"offset": row.offset, "timestamp": row.timestamp}
+            print_json_line(
+                {"partition": key.partition, **figures, "control": row.kind, "producer_id": row.producer_id}
+            )
         else:
-            text = f"{row['control'] or 'control'} marker of producer {row['producer_id']}"
-            print(f"{where}{row['offset']}  {moment(row['timestamp'])}  {text}")
+            text = f"{row.kind or 'control'} marker of producer {row.producer_id}"
+            print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")
         return
-    said = decoded(wanted.partition.topic, row.key, row.value)
+    said = decoded(key.topic, row.key, row.value)
+    if wanted.schemas is not None:
+        row = await read_by_schema(wanted.schemas, row)
     if output is Output.JSON:
         extra = {} if said is None else {"decoded": said}
-        print_json_line({"partition": number} | record_value(row, wanted.form) | extra)
+        print_json_line({"partition": key.partition} | record_value(row, wanted.form) | extra)
     else:
         text = record_text(row, wanted.form) if said is None else in_words(said)
         print(f"{where}{row.offset}  {moment(row.timestamp)}  {text}")

@@ -17,6 +17,7 @@ from lowtide.admin.settings import ClientSettings
 from lowtide.cli.call import OptionGroup, SettingsCall, unhurried
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, moment, plural, print_json, print_json_line, print_table, printable, remark
+from lowtide.cli.registry_options import RegistryProperties, pairs, registry_settings
 from lowtide.cli.table_catalog import Catalog, CatalogProperties
 from lowtide.cli.table_maintenance import compact, expire, orphans
 from lowtide.cli.table_status import table_status
@@ -66,14 +67,7 @@ class ContentOptions(OptionGroup):
         str | None,
         typer.Option("--registry", metavar="URL", help="the schema registry, for avro, protobuf and auto"),
     ] = None
-    registry_property: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--registry-property",
-            metavar="KEY=VALUE",
-            help="basic.auth.user.info, bearer.auth.token, ssl.ca.location, ...; may be repeated",
-        ),
-    ] = None
+    registry_property: RegistryProperties = None
     partition_by: Annotated[
         str, typer.Option("--partition-by", metavar="TIME", help="partitions of a new table: none, hour, day, month")
     ] = "none"
@@ -155,7 +149,7 @@ def run(
         from lowtide.pipeline.table.session import spark_workers  # noqa: PLC0415
 
         chosen = [_table_options(call.settings, topic, name, content) for topic, name in named]
-        conf = SPARK | _pairs("--spark-conf", running.spark_conf)
+        conf = SPARK | pairs("--spark-conf", running.spark_conf)
         opened = load_catalog(catalog_settings(catalog, catalog_property or ()))
         clusters = [BlockingCluster(options.client) for options in chosen]
         chosen = [with_schema(options, opened, cluster) for options, cluster in zip(chosen, clusters, strict=True)]
@@ -217,15 +211,6 @@ def _names(topics: list[str], name: str) -> list[tuple[str, str]]:
     return found
 
 
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    """Reads `KEY=VALUE`. Errors: CommandError."""
-    found = dict(text.partition("=")[::2] for text in texts or ())
-    for text in texts or ():
-        if text.find("=") < 1:
-            raise misused(f"{option} {text!r} must be KEY=VALUE.")
-    return found
-
-
 def _one_of(option: str, text: str, allowed: Sequence[str]) -> str:
     """Returns one of the allowed words. Errors: CommandError."""
     if text not in allowed:
@@ -255,10 +240,8 @@ def _schema(content: ContentOptions) -> SchemaSettings:
     from lowtide.pipeline.table.options import KINDS  # noqa: PLC0415 - an extra
     from lowtide.pipeline.table.schemas import SchemaSettings, check_settings  # noqa: PLC0415
 
-    registry = _pairs("--registry-property", content.registry_property)
-    if content.registry is not None:
-        registry["url"] = content.registry
-    settings = SchemaSettings(kind=_one_of("--schema", content.schema, KINDS), registry=tuple(sorted(registry.items())))
+    registry = registry_settings(content.registry, content.registry_property)
+    settings = SchemaSettings(kind=_one_of("--schema", content.schema, KINDS), registry=registry)
     try:
         check_settings(settings)
     except ValueError as error:

@@ -94,7 +94,7 @@ def add(
     With --log-dirs or --metadata it changes the metadata of brokers that are stopped or were never started.
     """
     wanted = _mechanism(mechanism)
-    password = _password(name) if password_file is None else _password_in(password_file)
+    password = password_of(name, password_file)
     if store.is_offline:
         _change_store(store, new_credential(name, wanted, password, system_random(), iterations))
     else:
@@ -147,6 +147,11 @@ def _mechanism(text: str) -> ScramMechanism:
             "users of PLAIN are in the configuration of brokers: listener.name.<listener>.plain.sasl.jaas.config."
         )
     raise misused(f"--mechanism {text} is invalid: it must be one of {', '.join(SCRAM_MECHANISMS)}.")
+
+
+def password_of(name: str, path: str | None) -> str:
+    """Reads a password from a file; without one from the terminal or from standard input. Errors: CommandError."""
+    return _password(name) if path is None else _password_in(path)
 
 
 def _password(name: str) -> str:

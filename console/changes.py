@@ -13,6 +13,10 @@ from lowtide.console import (
     access_changes,
     arguments,
     delete_job,
+    erasing,
+    erasure_ledger,
+    erasure_receipt,
+    holds,
     offset_changes,
     produce,
     topic_changes,
@@ -22,7 +26,9 @@ from lowtide.console.access_changes import RehearsedQuota, RehearsedRule
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
+from lowtide.console.holds import RehearsedEnd, RehearsedHold
 from lowtide.console.offset_changes import RehearsedForget, RehearsedReset
+from lowtide.console.person_erasure import RehearsedErasure
 from lowtide.console.produce import RehearsedRecords
 from lowtide.console.rehearsal import rehearse_delete
 from lowtide.console.sessions import ConsolePorts, ConsoleSession
@@ -92,6 +98,10 @@ async def _rehearse_records(session: ConsoleSession, given: Parameters, ports: C
     return {"plan": session.work.keep_plan(plan), **produce.records_value(plan)}
 
 
+async def _erase(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> Any:
+    return erasing.begin_erasure(session, _plan(session, given, RehearsedErasure), given)
+
+
 def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> PlanT:
     """Takes the plan that was shown. Errors: RefusedError."""
     plan: PlanT | None = session.work.take_plan(arguments.text(given, "plan", longest=64), kind)
@@ -103,6 +113,13 @@ def _plan(session: ConsoleSession, given: Parameters, kind: type[PlanT]) -> Plan
 
 REHEARSALS: Final[Mapping[str, Change]] = {
     "delete/rehearsal": _rehearsal(rehearse_delete, delete_job.plan_value),
+    "erase/search": erasing.search_person,
+    "erase/cancel": erasing.cancel_search,
+    "erase/receipt": erasure_receipt.receipt,
+    "erase/rehearsal": _rehearsal(erasing.rehearse_erasure, erasing.rehearsal_value),
+    "erasures/export": lambda session, _, __: erasure_ledger.ledger_export(session.client),
+    "hold/rehearsal": _rehearsal(holds.rehearse_hold, holds.hold_value),
+    "standing/rehearsal": _rehearsal(holds.rehearse_end, holds.end_value),
     "reset/rehearsal": _rehearse_reset,
     "forget/rehearsal": _rehearsal(
         lambda session, given: offset_changes.rehearse_forget(session.client, given), offset_changes.forget_value
@@ -126,6 +143,10 @@ REHEARSALS: Final[Mapping[str, Change]] = {
 
 CHANGES: Final[Mapping[str, Change]] = {
     "delete": _delete,
+    "erase": _erase,
+    "erase/sign": erasure_receipt.signed_receipt,
+    "hold": _carried_out(holds.carry_out_hold, RehearsedHold),
+    "standing/end": _carried_out(holds.carry_out_end, RehearsedEnd),
     "reset": _carried_out(offset_changes.carry_out_reset, RehearsedReset),
     "forget": _carried_out(offset_changes.carry_out_forget, RehearsedForget),
     "creation": _carried_out(topic_changes.carry_out_creation, RehearsedCreation),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.errors import AuthenticationFailedError
+from lowtide.console.own_users import OwnUser, Role, TooManyChecksError
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.work import SessionWork
 from lowtide.protocol.client.sasl import ClientSaslSettings
@@ -47,11 +48,19 @@ class NoRoomError(Exception):
     """Too many sessions, or too many failed logins."""
 
 
+class WrongLoginError(Exception):
+    """The console has no user with this name and password."""
+
+
 class ConsoleSession:
     """A visitor's session: its client, and its running work."""
 
-    def __init__(self, user: str | None, client: AdminClient, work: SessionWork, now_ms: int) -> None:
+    def __init__(
+        self, user: str | None, client: AdminClient, work: SessionWork, now_ms: int, own: OwnUser | None = None
+    ) -> None:
+        """`own`: the entry of a user of the console."""
         self.user = user
+        self.own = own
         self.client = client
         self.work = work
         self.began_ms = self.used_ms = now_ms
@@ -62,6 +71,11 @@ class ConsoleSession:
         idle = now_ms - self.used_ms > IDLE_MS and not self.streams and not self.work.is_busy
         return idle or now_ms - self.began_ms > AGE_MS_MAX
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the visitor's role allows changes; users of the cluster have the rights of the cluster."""
+        return self.own is None or self.own.role is Role.WRITE
+
     def touch(self, now_ms: int) -> None:
         """Notes that the session is used."""
         self.used_ms = now_ms
@@ -69,11 +83,13 @@ class ConsoleSession:
 
 @dataclass(frozen=True, slots=True)
 class ConsolePorts:
-    """Clock, random numbers and tasks."""
+    """Clock, random numbers and tasks, and the key that signs receipts."""
 
     clock: Clock
     random: Random
     tasks: TaskRegistry
+    signing_key: str | None = None
+    """The file of the private key; None without one."""
 
 
 class Sessions:
@@ -97,7 +113,11 @@ class Sessions:
                 self._shared = self._new(None, self._settings.client)
             session: ConsoleSession | None = self._shared
         else:
-            session = self._by_hash.get(_hash(cookie)) if cookie and len(cookie) <= TOKEN_CHARACTERS_MAX else None
+            key = _hash(cookie)
+            session = self._by_hash.get(key) if cookie and len(cookie) <= TOKEN_CHARACTERS_MAX else None
+            if session is not None and not self._is_still_user(session):
+                self._end(self._by_hash.pop(key))
+                session = None
         if session is not None:
             session.touch(now_ms)
         return session
@@ -116,6 +136,27 @@ class Sessions:
         """Logs in to the cluster; returns a session with its cookie. Errors: NoRoomError, AdminError."""
         session = await self._opened(address, user, password, (mechanism,))
         return self._keep(session), session
+
+    async def log_in_here(self, address: str, user: str, password: str) -> tuple[str, ConsoleSession]:
+        """Logs in a user of the console; returns as `log_in`. Errors: NoRoomError, WrongLoginError."""
+        assert self._settings.users is not None
+        self._check_room(address, user)
+        try:
+            own = await self._settings.users.checked(user, password)
+        except TooManyChecksError:
+            raise NoRoomError("too many logins wait for their check: try again in a minute") from None
+        now_ms = self._ports.clock.monotonic_ms()
+        if own is None:
+            self._failures.failed(address, user, now_ms)
+            raise WrongLoginError
+        self._failures.succeeded(address, user, now_ms)
+        session = self._new(user, self._settings.client, own)
+        return self._keep(session), session
+
+    def _is_still_user(self, session: ConsoleSession) -> bool:
+        """Returns whether the line of a user of the console is as it was at the login."""
+        users = self._settings.users
+        return users is None or session.user is None or users.of(session.user) == session.own
 
     async def _opened(self, address: str, user: str, password: str, mechanisms: Sequence[str]) -> ConsoleSession:
         """Logs in with the first mechanism that succeeds. Errors: as `log_in`."""
@@ -184,11 +225,11 @@ class Sessions:
         if not self._failures.may_try(address, user, self._ports.clock.monotonic_ms()):
             raise NoRoomError("too many logins have failed: try again in a minute")
 
-    def _new(self, user: str | None, settings: object) -> ConsoleSession:
+    def _new(self, user: str | None, settings: object, own: OwnUser | None = None) -> ConsoleSession:
         make: Callable[[object], AdminClient] = self._settings.make_client
         clock = self._ports.clock
         return ConsoleSession(
-            user, make(settings), SessionWork(clock, self._ports.random, self._ports.tasks), clock.monotonic_ms()
+            user, make(settings), SessionWork(clock, self._ports.random, self._ports.tasks), clock.monotonic_ms(), own
         )
 
     def _keep(self, session: ConsoleSession) -> str:

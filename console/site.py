@@ -5,6 +5,8 @@
     GET  /console/api/session   the visitor's session
     GET  /console/api/view/X    a view (`views`)
     GET  /console/api/events    sends the views in its parameter `views`, [[name, parameters], …], whenever they change
+    POST /console/api/search    sends records that are found, line by line (`searches`)
+    POST /console/api/follow    sends records that are written, line by line
     POST /console/api/login     logs in with a name and a password, or with the token of the URL
     POST /console/api/X         a change or a rehearsal (`changes`)
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import PurePath
@@ -26,12 +29,14 @@ import msgspec
 from aiohttp import BasicAuth, web
 
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
+from lowtide.admin.schemas.values import SchemaValues
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, answer, bad, refusal, refused
 from lowtide.console.arguments import Parameters
 from lowtide.console.changes import CHANGES, REHEARSALS
 from lowtide.console.events import stream
-from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions
+from lowtide.console.searches import StreamPorts, follow_stream, search_stream
+from lowtide.console.sessions import AGE_MS_MAX, ConsolePorts, ConsoleSession, NoRoomError, Sessions, WrongLoginError
 from lowtide.console.settings import ConsoleSettings, LoginKind
 from lowtide.console.views import VIEWS, view_value
 from lowtide.runtime.filesystem import OsFileSystem
@@ -112,9 +117,11 @@ class ConsoleSite:
     def __init__(self, settings: ConsoleSettings, ports: ConsolePorts, files: FileSystem | None = None) -> None:
         """Reads the files. Errors: OSError."""
         self._settings = settings
-        self._ports = ports
+        self._ports = replace(ports, signing_key=settings.signing_key)
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem())
+        schemas = SchemaValues(settings.registry, ports.clock) if settings.registry else None
+        self._streams = StreamPorts(clock=ports.clock, headers=PAGE_HEADERS, schemas=schemas)
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes."""
@@ -126,11 +133,18 @@ class ConsoleSite:
         app.router.add_get(PATH + "/api/session", self._guarded(self._session))
         app.router.add_get(PATH + "/api/view/{view}", self._guarded(self._view))
         app.router.add_get(PATH + "/api/events", lives_long(self._guarded(self._events)))
+        app.router.add_post(PATH + "/api/search", lives_long(self._guarded(self._search)))
+        app.router.add_post(PATH + "/api/follow", lives_long(self._guarded(self._follow)))
         app.router.add_post(PATH + "/api/login", self._guarded(self._log_in))
         app.router.add_post(PATH + "/api/logout", self._guarded(self._log_out))
         for name in (*REHEARSALS, *CHANGES):
             app.router.add_post(f"{PATH}/api/{name}", self._guarded(self._change))
         app.on_cleanup.append(self._close)
+
+    def login_of(self, request: web.Request) -> str:
+        """Returns the visitor's name for rates of requests; empty without a session."""
+        session = self._sessions.found(request.cookies.get(COOKIE))
+        return "" if session is None else f"{self._settings.login.value} {session.user or ''}"
 
     async def _close(self, _app: web.Application) -> None:
         await self._sessions.close()
@@ -203,11 +217,12 @@ class ConsoleSite:
         session = await self._found(request)
         return answer(
             {
+                "signs": self._settings.signing_key is not None,
                 "login": self._settings.login.value,
                 "mechanisms": list(self._settings.mechanisms),
                 "in": session is not None,
                 "user": None if session is None else session.user,
-                "write": self._settings.write,
+                "write": self._settings.write and (session is None or session.may_write),
                 "version": self._settings.version,
             }
         )
@@ -219,6 +234,14 @@ class ConsoleSite:
         session = await self._visitor(request)
         reads = [partial(view_value, session, name, given) for name, given in _views(request)]
         return await stream(request, session, reads, self._ports.clock, PAGE_HEADERS)
+
+    async def _search(self, request: web.Request) -> web.StreamResponse:
+        session = await self._visitor(request)
+        return await search_stream(request, session, await _body(request), self._streams)
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        session = await self._visitor(request)
+        return await follow_stream(request, session, await _body(request), self._streams)
 
     # ------------------------------------------------------------------ changes
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
@@ -236,16 +259,22 @@ class ConsoleSite:
                     given, "mechanism", self._settings.mechanisms, self._settings.mechanisms[0]
                 )
                 cookie, _ = await self._sessions.log_in(request[CLIENT], user, password, mechanism)
+            elif self._settings.login is LoginKind.USERS:
+                user = arguments.text(given, "user", longest=256)
+                password = arguments.text(given, "password", longest=PASSWORD_CHARACTERS_MAX)
+                cookie, _ = await self._sessions.log_in_here(request[CLIENT], user, password)
             else:
                 raise bad("No login is required here.")
         except AuthenticationFailedError:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, "The cluster does not accept this name and password.") from None
+        except WrongLoginError:
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, "The name or the password is wrong.") from None
         except NoRoomError as error:
             raise _too_many(error) from None
         response = answer({})
         age_s = AGE_MS_MAX // 1000
         response.set_cookie(
-            COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=request.secure
+            COOKIE, cookie, path=PATH, max_age=age_s, httponly=True, samesite="Strict", secure=_is_encrypted(request)
         )
         return response
 
@@ -262,6 +291,8 @@ class ConsoleSite:
             return answer(await REHEARSALS[name](session, given, self._ports))
         if not self._settings.write:
             raise RefusedError(HTTPStatus.FORBIDDEN, "This console is read-only.")
+        if not session.may_write:
+            raise RefusedError(HTTPStatus.FORBIDDEN, f"User {session.user} has the role read, which changes nothing.")
         session.work.forget_answers()
         try:
             return answer(await CHANGES[name](session, given, self._ports))
@@ -296,6 +327,11 @@ def _check_origin(request: web.Request) -> None:
     reason = foreign(request.headers, changes=request.method != "GET")
     if reason is not None:
         raise RefusedError(HTTPStatus.FORBIDDEN, f"This request is refused: {reason}.")
+
+
+def _is_encrypted(request: web.Request) -> bool:
+    """Returns whether the browser's connection is encrypted, also if it ends at a proxy: browsers send the Origin."""
+    return request.secure or urlsplit(request.headers.get("Origin", "")).scheme == "https"
 
 
 def _too_many(error: NoRoomError) -> RefusedError:

@@ -9,7 +9,10 @@ from lowtide.console import access, arguments, broker
 from lowtide.console.arguments import Parameters
 from lowtide.console.cluster import cluster_page
 from lowtide.console.delete_job import jobs_value
+from lowtide.console.erasing import erasures_page, found_view, person_view
+from lowtide.console.erasure_ledger import ledger_page
 from lowtide.console.groups import group_page, groups_page
+from lowtide.console.holds import holds_page
 from lowtide.console.insight import deletes_of, history_page, segments_page
 from lowtide.console.moves import moves_page
 from lowtide.console.names import names_page
@@ -51,6 +54,11 @@ VIEWS: Final[Mapping[str, View]] = {
     "segments": lambda session, given: segments_page(session, arguments.partition(given)),
     "history": lambda session, given: history_page(session, arguments.partition(given)),
     "deletes": _deletes,
+    "erasures": lambda session, _: erasures_page(session),
+    "ledger": lambda session, _: ledger_page(session.client),
+    "holds": lambda session, _: holds_page(session),
+    "person": person_view,
+    "person_found": found_view,
     "groups": lambda session, _: groups_page(session.client),
     "group": lambda session, given: group_page(session.client, arguments.text(given, "group")),
     "names": lambda session, _: names_page(session),

@@ -1,4 +1,4 @@
-"""The work of a session: shared answers, rehearsed plans, and running deletes.
+"""The work of a session: shared answers, rehearsed plans, running deletes and erasures.
 
 Plans are kept here by id, so that a change carries out exactly what was shown.
 """
@@ -14,6 +14,7 @@ from lowtide.admin.errors import ClientClosedError
 
 if TYPE_CHECKING:
     from lowtide.console.delete_job import DeleteJob
+    from lowtide.console.person_erasure import PersonErasure
     from lowtide.runtime.clock import Clock
     from lowtide.runtime.random import Random
     from lowtide.runtime.tasks import TaskRegistry
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PLANS_MAX: Final = 16
 PLAN_AGE_MS_MAX: Final = 10 * 60_000
 JOBS_MAX: Final = 50
+ERASURES_MAX: Final = 20
 RUNNING_MAX: Final = 4
 ANSWERS_MAX: Final = 64
 ANSWER_AGE_MS: Final = 1_000
@@ -54,13 +56,21 @@ class SessionWork:
         self._turns = asyncio.Semaphore(ASKING_MAX)
         self.jobs: OrderedDict[str, DeleteJob] = OrderedDict()
         """Deletes by id, the oldest first."""
+        self.erasures: OrderedDict[str, PersonErasure] = OrderedDict()
+        """Erasures of persons by id, the oldest first."""
+        self._searches: dict[str, asyncio.Task[None]] = {}
         self.speaks_lowtide: bool | None = None
         """Whether the brokers know Lowtide's own requests; None while that is unknown."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a delete is running."""
-        return any(not job.is_over for job in self.jobs.values())
+        """Whether a delete, a search or an erasure is running."""
+        deletes, erasures = self.jobs.values(), self.erasures.values()
+        return any(not job.is_over for job in deletes) or any(not job.is_over for job in erasures)
+
+    def wall_ms(self) -> int:
+        """Returns the time of the console's machine."""
+        return self._clock.wall_ms()
 
     # ------------------------------------------------------------------ plans
     def keep_plan(self, plan: Any) -> str:
@@ -90,6 +100,27 @@ class SessionWork:
             del self.jobs[next(key for key, each in self.jobs.items() if each.is_over)]
         self.jobs[job_id] = job
         self._tasks.spawn(job.run(), name="a delete of the console")
+
+    # ------------------------------------------------------------------ erasures
+    def begin_search(self, erasure_id: str, job: PersonErasure) -> None:
+        """Runs a search. Too many erasures drop the oldest that is over."""
+        while len(self.erasures) >= ERASURES_MAX:
+            oldest = next(key for key, each in self.erasures.items() if each.is_over)
+            del self.erasures[oldest]
+            self.cancel_search(oldest)
+        self.erasures[erasure_id] = job
+        self._searches[erasure_id] = self._tasks.spawn(job.search(), name="a search of the console")
+
+    def cancel_search(self, erasure_id: str) -> None:
+        """Cancels a search, or the wait for what follows it."""
+        task = self._searches.pop(erasure_id, None)
+        if task is not None:
+            task.cancel()
+
+    def begin_erasing(self, erasure_id: str) -> None:
+        """Runs the erasure of what a search has found."""
+        self.cancel_search(erasure_id)
+        self._tasks.spawn(self.erasures[erasure_id].erase(), name="an erasure of the console")
 
     # ------------------------------------------------------------------ answers
     async def shared(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:

@@ -63,10 +63,12 @@ def renewed_authority(authority: CertificateWithKey, now_ms: int) -> Certificate
     return _signed_by_itself(str(name.value), _key(authority.key), now_ms)
 
 
-def issue(authority: CertificateWithKey, name: str, hosts: Sequence[str], now_ms: int) -> CertificateWithKey:
-    """Returns a certificate with the subject `CN=name` for a server at `hosts` (names or addresses) and for a client.
+def issue(
+    authority: CertificateWithKey, name: str, hosts: Sequence[str], now_ms: int, *, is_client: bool = True
+) -> CertificateWithKey:
+    """Returns a certificate with the subject `CN=name` for a server at `hosts` (names or addresses).
 
-    Errors: ValueError.
+    `is_client`: it also identifies a client. Errors: ValueError.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(authority.certificate)
@@ -74,7 +76,9 @@ def issue(authority: CertificateWithKey, name: str, hosts: Sequence[str], now_ms
     builder = _builder(name, issuer.subject, key, now_ms, CERTIFICATE_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(_BOTH_SIDES), critical=False)
+    builder = builder.add_extension(
+        x509.ExtendedKeyUsage(_BOTH_SIDES if is_client else _BOTH_SIDES[:1]), critical=False
+    )
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
     )

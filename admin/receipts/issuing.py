@@ -107,13 +107,17 @@ def make_receipt(  # noqa: PLR0913  what the statement says, each by its name
         nonces=[each.hex() for each in nonces],
         partitions=partitions,
         not_covered=[
-            *ALWAYS,
-            *(sentence for each in partitions for sentence in _missing(each)),
+            *not_covered(partitions),
             *(TABLES if tables else ()),
             *(ONLY_TABLES if not found else ()),
         ],
         tables=list(tables) or msgspec.UNSET,
     )
+
+
+def not_covered(partitions: Iterable[PartitionStatement]) -> list[str]:
+    """Returns what the statements about partitions don't prove, in sentences."""
+    return [*ALWAYS, *(sentence for each in partitions for sentence in _missing(each))]
 
 
 def described(

@@ -7,11 +7,13 @@ Files of a folder, readable only by their owner, except `ca.pem`:
 | `ca.pem`, `ca.key` | the CA certificate and its key |
 | `broker.pem` | key and certificate of the brokers |
 | `etcd.pem`, `metadata.pem` | key and certificate of etcd, and those of brokers at etcd; only if its hosts are given |
+| `console.pem` | key and certificate of the console; only if its hosts are given. It identifies no client at etcd |
 | `broker.properties` | settings of brokers: TLS, SCRAM-SHA-512, the authorizer |
+| `console.properties` | client settings of the console, without a login |
 | `admin.password`, `broker.password` | the users' passwords, one line each |
 
-`Maker.share` copies the files that each kind of machine needs into the folders `brokers/` and `etcd/`, without the CA
-key and the passwords.
+`Maker.share` copies the files that each kind of machine needs into the folders `brokers/`, `etcd/` and `console/`,
+without the CA key and the passwords.
 
 The users `admin` and `broker` are superusers; their credentials are in the metadata (`first_users`). Existing passwords
 and the CA key are never replaced. The CA certificate is renewed with the same key, so the certificates that it signed
@@ -50,12 +52,18 @@ BROKER_PROPERTIES: Final = "broker.properties"
 CA_FILE: Final = "ca.pem"
 ETCD_PEM: Final = "etcd.pem"
 METADATA_PEM: Final = "metadata.pem"
+CONSOLE_PEM: Final = "console.pem"
+CONSOLE_PROPERTIES: Final = "console.properties"
 
 SHARED: Final = {
     "brokers": (CA_FILE, "broker.pem", BROKER_PROPERTIES, METADATA_PEM),
     "etcd": (CA_FILE, ETCD_PEM, METADATA_PEM),
+    "console": (CA_FILE, CONSOLE_PEM, CONSOLE_PROPERTIES),
 }
-"""The files that brokers and etcd need, by folder. The health check of etcd logs in with `metadata.pem`."""
+"""The files that each kind of machine needs, by folder. The health check of etcd logs in with `metadata.pem`."""
+
+_SHARED_IF: Final = {"etcd": ETCD_PEM, "console": CONSOLE_PEM}
+"""The file without which a folder isn't made."""
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -80,7 +88,13 @@ class Maker(msgspec.Struct, frozen=True):
     clock: Clock
     random: Random
 
-    def make(self, directory: str, hosts: Sequence[str] = LOOPBACK_HOSTS, etcd_hosts: Sequence[str] = ()) -> Material:
+    def make(
+        self,
+        directory: str,
+        hosts: Sequence[str] = LOOPBACK_HOSTS,
+        etcd_hosts: Sequence[str] = (),
+        console_hosts: Sequence[str] = (),
+    ) -> Material:
         """Returns the material of a folder; creates what is missing or near expiry.
 
         `hosts` are names and addresses of the brokers. Errors: StorageError, a sentence, for a file that cannot be read
@@ -89,7 +103,10 @@ class Maker(msgspec.Struct, frozen=True):
         directory = self.files.absolute_path(directory)
         try:
             self.files.make_directories(directory)
-            self._certificates(directory, hosts, etcd_hosts)
+            authority = self._authority(directory)
+            self._certificates(authority, directory, hosts, etcd_hosts)
+            if console_hosts:
+                self._certificate(f"{directory}/{CONSOLE_PEM}", authority, "console", console_hosts, is_client=False)
             return Material(
                 directory, {user: self._password(f"{directory}/{user}.password") for user in (ADMIN, BROKER)}
             )
@@ -103,7 +120,7 @@ class Maker(msgspec.Struct, frozen=True):
         try:
             for folder, names in SHARED.items():
                 present = [name for name in names if self.files.exists(f"{material.directory}/{name}")]
-                if folder == "etcd" and ETCD_PEM not in present:
+                if _SHARED_IF.get(folder, CA_FILE) not in present:
                     continue
                 self.files.make_directories(f"{material.directory}/{folder}")
                 for name in present:
@@ -119,9 +136,10 @@ class Maker(msgspec.Struct, frozen=True):
         """Replaces a file that only its owner can read. Errors: OSError."""
         self.files.replace_file(path, text.encode())
 
-    def _certificates(self, directory: str, hosts: Sequence[str], etcd_hosts: Sequence[str]) -> None:
-        """Creates or renews the certificates. Errors: OSError, StorageError."""
-        authority = self._authority(directory)
+    def _certificates(
+        self, authority: CertificateWithKey, directory: str, hosts: Sequence[str], etcd_hosts: Sequence[str]
+    ) -> None:
+        """Creates or renews the certificates of brokers and etcd. Errors: OSError, StorageError."""
         self._certificate(f"{directory}/broker.pem", authority, BROKER, hosts)
         if etcd_hosts:
             self._certificate(f"{directory}/{ETCD_PEM}", authority, "etcd", etcd_hosts)
@@ -148,7 +166,9 @@ class Maker(msgspec.Struct, frozen=True):
             self.files.replace_file(key, made.key)
         return made
 
-    def _certificate(self, path: str, authority: CertificateWithKey, name: str, hosts: Sequence[str]) -> None:
+    def _certificate(
+        self, path: str, authority: CertificateWithKey, name: str, hosts: Sequence[str], *, is_client: bool = True
+    ) -> None:
         """Renews a certificate. It keeps its previous hosts, because brokers refuse one with fewer.
 
         Errors: OSError, StorageError.
@@ -160,7 +180,7 @@ class Maker(msgspec.Struct, frozen=True):
             old = self.files.read_bytes(path) if self.files.exists(path) else b""
             if not old or needs_renewal(old, authority, hosts, now_ms):
                 names = list(dict.fromkeys([*(hosts_of(old) if old else ()), *hosts]))
-                self.files.replace_file(path, issue(authority, name, names, now_ms).both)
+                self.files.replace_file(path, issue(authority, name, names, now_ms, is_client=is_client).both)
         except ValueError as error:
             reason = str(error).rstrip(".")
             raise StorageError(
@@ -203,6 +223,16 @@ def broker_settings(material: Material, listener: str = LISTENER) -> dict[str, s
         ),
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": f"User:{ADMIN};User:{BROKER}",
+    }
+
+
+def console_settings(material: Material) -> dict[str, str]:
+    """Returns the client settings of a console whose visitors log in with their own names and passwords."""
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": MECHANISM,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": material.ca,
     }
 
 

@@ -9,7 +9,7 @@ If offsets or a header name the records, the leader reads their keys and finds t
 have a named record that the leader has compacted away. It tells that record's key; then all search again.
 
 Guards: the selector is in memory only. Nothing is appended after a change of the leader epoch. The erasure is appended
-without offsets even if nothing was found, unless every replica has searched: one that is away may have what all others
+without offsets even if nothing was found: a replica that is away, or whose volume is put back, may have what all others
 have compacted away. `cancel` ends all that a search does.
 
 Sources: docs/adr/0023-erasures-in-the-log.md, docs/adr/0024-model-of-erasures.md.

@@ -79,8 +79,9 @@ def erase_found(
 ) -> Offset | ErrorCode:
     """Erases what was found in a partition that is led here. `now_ms` is wall-clock time.
 
-    `search` is that of all replicas, in a log that was compacted. Unless every replica has taken part, an erasure is
-    appended even if nothing was found: one that is away may have what all others have compacted away.
+    `search` is that of all replicas, in a log that was compacted. The erasure is then appended even if nothing was
+    found, unless the log has one with this id: what all have compacted away may come back with a replica that was away,
+    or with an old copy of a volume. Without other replicas nothing can come back to this log.
 
     Returns the exclusive end of the erasures. If none was appended, it is that of the last one in the log, or -1.
     Errors: as `append_erasures`.
@@ -90,8 +91,8 @@ def erase_found(
         # A replica that is away may have records below the log start, which the search doesn't see.
         partition.leadership.note_acknowledged(partition.log.log_start_offset)
     left = found.without(OffsetRanges.union_of(each.left for each in known))
-    is_partial = search is not None and not set(partition.replicas) <= set(search.brokers)
-    if left or is_partial:
+    may_come_back = search is not None and len(partition.replicas) > 1
+    if left or (may_come_back and not any(each.erasure_id == erasure_id and each.has_search for each in known)):
         return append_erasures(replicas, partition, erasure_id, left, now_ms, search)
     # Erasures of the same records by others, perhaps since the search, must be committed and done too.
     return known[-1].end_offset if known else UNKNOWN_OFFSET

@@ -24,12 +24,14 @@ PROPERTIES: Final = {
     # Each commit writes all snapshots again into a new file, and nobody reads the old ones.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # Bounds of whole values prune no file, and would be copies of data outside of the data files.
-    "write.metadata.metrics.column.value": "counts",
-    "write.metadata.metrics.column.headers.element.value": "counts",
-    f"write.metadata.metrics.column.{PREFIX}headers.element.value": "counts",
 }
 """Of new tables."""
+
+WITHOUT_BOUNDS: Final = ("value", "headers.element.value", f"{PREFIX}headers.element.value")
+"""Columns of new tables: bounds of whole values prune no file, and would be copies of data outside of the data files.
+
+Java's implementation of Iceberg refuses a property for a column that the table lacks.
+"""
 
 ATTEMPTS: Final = 8
 
@@ -82,6 +84,8 @@ def _created(catalog: Catalog, name: str, schema: pa.Schema, properties: dict[st
     from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415 - an extra
 
     catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+    counted = (column for column in WITHOUT_BOUNDS if column.partition(".")[0] in schema.names)
+    properties |= {f"write.metadata.metrics.column.{column}": "counts" for column in counted}
     try:
         with catalog.create_table_transaction(name, schema, properties=properties) as change:
             if partition_by != "none":

@@ -35,6 +35,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 _DATA_NAME: Final = re.compile(r"lowtide-(\d{1,20})-([0-9a-f-]{32,36})-.*\.parquet")
+_ROUND_NAME: Final = re.compile(r"lowtide-\d{1,20}-([0-9a-f]{32})-(?:data|dead)-.*\.parquet")
 
 METADATA_SUFFIXES: Final = (".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
 UNKNOWN_NS: Final = 2**63 - 1
@@ -122,6 +123,17 @@ def base_snapshot_of(path: str) -> int | None:
     """
     match = _DATA_NAME.fullmatch(path.rpartition("/")[2])
     return None if match is None else int(match[1])
+
+
+def round_of(path: str) -> str | None:
+    """Returns the round of the job that has written a data file; None for files of all other work.
+
+    >>> round_of(f"/w/t/data/lowtide-77-{UUID(int=1).hex}-data-0-0-0.parquet")
+    '00000000000000000000000000000001'
+    >>> round_of("/w/t/data/" + data_file_name(77, UUID(int=1), 3))
+    """
+    match = _ROUND_NAME.fullmatch(path.rpartition("/")[2])
+    return None if match is None else match[1]
 
 
 def reached_now(table: Table) -> ReachedFiles:
@@ -225,6 +237,7 @@ def _listed_by_arrow(system: FileSystem, path: str, base: str) -> Iterator[Store
 
 def _listed_by_fsspec(system: Any, base: str) -> Iterator[StoredFile]:
     root = system._strip_protocol(base).rstrip("/") + "/"  # noqa: SLF001 - fsspec has no other name for it
+    system.invalidate_cache()  # Listings are kept for the whole process, and others write the same table.
     for path, details in system.find(base, detail=True).items():
         yield StoredFile(
             path=base + _relative(path, root), size=details.get("size") or 0, modified_ns=_modified_ns(details)

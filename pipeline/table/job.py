@@ -99,6 +99,8 @@ class TableJob:
         self._cluster = cluster
         self._run_all = run_all
         self._parallelism = max(parallelism, 1)
+        self._may_leave_files = True
+        """Whether rounds of this job may have died since it has looked for their files, at first those before it."""
 
     def round(self) -> RoundReport:
         """Reads what is new, writes it, and commits it.
@@ -106,6 +108,16 @@ class TableJob:
         Errors: ProgressError, DataLossError and OptionError, which no repetition helps against; RoundFailedError,
         ClusterError, CommitUnknownError, and those of Spark, the catalog and the storage.
         """
+        try:
+            report = self._round()
+        except BaseException:
+            self._may_leave_files = True
+            raise
+        if report.outcome == "lost":
+            self._may_leave_files = True
+        return report
+
+    def _round(self) -> RoundReport:
         this = self._begun()
         if this.plan.size == 0 and not this.plan.losses:
             return RoundReport(outcome="idle", positions=this.plan.start)
@@ -123,6 +135,7 @@ class TableJob:
             snapshot = this.main.commit(files, this.topic_id, until, this.round_id)
         except LostRoundError as error:
             return RoundReport(outcome="lost", reason=str(error))
+        self._tidy(this)
         return RoundReport(
             outcome="committed",
             rows=sum(one.record_count for one in files),
@@ -133,6 +146,18 @@ class TableJob:
             positions=until,
             is_behind=this.plan.is_behind,
         )
+
+    def _tidy(self, this: _Round) -> None:
+        """Deletes what rounds have left behind that died. They are certain to be dead after the commit of another one.
+
+        It is done once after the start, and after each round that failed: it lists all files.
+        """
+        if not self._may_leave_files:
+            return
+        self._may_leave_files = False
+        for table in (this.main, this.dead):
+            if table is not None and (count := table.delete_dead_rounds()):
+                log.info("table %s: %d files of rounds that died are deleted", table.name, count)
 
     # ------------------------------------------------------------------ where it begins
     def _begun(self) -> _Round:

@@ -331,17 +331,19 @@ def _expired(metadata: TableMetadata, before_ms: int, keep: int) -> set[int]:
 def delete_orphans(table: Table, now_ns: int, older_than_ns: int = ORPHAN_AGE_NS, *, dry_run: bool = False) -> Deletion:
     """Deletes files below the table's location that no metadata reach and that are old enough to be abandoned.
 
-    Files of ours that an erasure has made invalid are deleted at once. Errors: TableMaintenanceError.
+    Files of ours that an erasure or another round has made invalid are deleted at once. Errors: TableMaintenanceError.
     """
     try:
         check_writable(table.refresh().metadata)
         loose = loose_files(table)
-        going = loose.dead()
-        dead = set(going)
+        dead = {*loose.dead(), *loose.superseded()}
+        going = [each for each in loose.data if each in dead]
         # Data come before what names them, so that an interrupted deletion leaves no manifest of missing files behind.
-        for each in (*loose.data, *loose.manifests, *loose.others):
-            if each not in dead and now_ns - each.modified_ns >= older_than_ns:
-                going.append(each)
+        going += [
+            each
+            for each in (*loose.data, *loose.manifests, *loose.others)
+            if each not in dead and now_ns - each.modified_ns >= older_than_ns
+        ]
         paths = [each.path for each in going]
         return Deletion(snapshots=(), files=tuple(paths if dry_run else delete_files(table.io, paths)))
     except (TableRewriteError, TableFilesError, OSError) as error:

@@ -93,6 +93,21 @@ class RoundTable:
         """Deletes files that are not committed."""
         delete_files(self.table.io, [one.file_path for one in files])
 
+    def delete_dead_rounds(self) -> int:
+        """Deletes the files of rounds that can't be committed any more, and returns their number. Never raises.
+
+        A table whose files may belong to other tables too is left alone.
+        """
+        from lowtide.pipeline.table.loose import delete_dead_rounds  # noqa: PLC0415 - an extra
+
+        if self.table.properties.get("gc.enabled", "true").lower() == "false":
+            return 0
+        try:
+            return len(delete_dead_rounds(self.table))
+        except Exception as error:  # noqa: BLE001 - storages and catalogs have errors of their own
+            log.warning("table %s: files of rounds that died are left behind: %s", self.name, error)
+            return 0
+
     # ------------------------------------------------------------------ what it has
     def highest(self, prefix: str, topic: str) -> Positions:
         """Returns the offsets after the highest one of each partition in the rows."""

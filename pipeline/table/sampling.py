@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lowtide.admin.schemas.framing import HEAD_BYTES
+from lowtide.admin.schemas.registry import Registry, RegistryError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, BlockingCluster
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.ranges import ReadRange
 from lowtide.pipeline.table.evolving import known_kind
 from lowtide.pipeline.table.options import AUTO, TableOptions
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES
-from lowtide.pipeline.table.schemas.registry import Registry, RegistryError
+from lowtide.pipeline.table.schemas import check_settings
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
 
@@ -34,7 +35,7 @@ SHARE_MIN: Final = 0.9
 def with_schema(options: TableOptions, catalog: Catalog, cluster: BlockingCluster) -> TableOptions:
     """Returns the options with a schema: that of the table if there is one, or what the sample looks like.
 
-    Errors: OptionError, if the topic is empty; MissingTopicsError, ClusterError.
+    Errors: OptionError, if the topic is empty or the table's schema needs a registry; MissingTopicsError, ClusterError.
     """
     cluster.find_topics([options.topic], cluster.deadline())
     if options.schema.kind != AUTO:
@@ -47,7 +48,15 @@ def with_schema(options: TableOptions, catalog: Catalog, cluster: BlockingCluste
                 f"topic {options.topic} has no records that show which schema its values have: give --schema"
             )
         kind = chosen_kind(values, options.schema.registry)
-    return replace(options, schema=replace(options.schema, kind=kind))
+    schema = replace(options.schema, kind=kind)
+    try:
+        check_settings(schema)
+    except ValueError as error:
+        raise OptionError(
+            f"table {options.table} has values of the schema {kind}, which can't be read without a schema registry: "
+            "give --registry"
+        ) from error
+    return replace(options, schema=schema)
 
 
 def chosen_kind(values: Sequence[bytes], registry: Sequence[tuple[str, str]] = ()) -> str:

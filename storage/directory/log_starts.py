@@ -133,7 +133,6 @@ def make_log_start_visible(log: Log, offset: Offset) -> list[RemovedSegment]:
     """
     if offset > log.log_start_pending or not log.move_log_start(offset):
         return []
-    log.leader_epochs.truncate_from_start(offset)
     # Producers stay known without records: they continue, and a retry of the last batch is recognised (KAFKA-7190).
     segments = log.segments
     bases, active = segments.bases, segments.active

@@ -56,7 +56,6 @@ class LogTruncation:
         files.aborted.cut(segment.base_offset, log_end_offset)
         log.cut(log_end_offset)
         files.sync.on_truncated(log_end_offset)
-        log.leader_epochs.truncate_from_end(log_end_offset)
         log.erasures.cut(log_end_offset)
         files.snapshots.drop_above(log_end_offset)
         log.are_producers_stale = True
@@ -80,7 +79,6 @@ class LogTruncation:
         removed = log.files.start_over(offset, log.config, now_ms)
         log.restart(log_start_offset=offset if log_start_offset is None else log_start_offset, log_end_offset=offset)
         log.files.sync.on_truncated(0)
-        log.leader_epochs.clear()
         log.leader_epochs.assign(leader_epoch, offset)
         log.erasures.start_over()
         log.producer_state.reset()

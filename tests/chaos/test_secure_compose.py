@@ -7,6 +7,7 @@ A container's paths and names become a folder and ports of this machine; the res
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -42,7 +43,7 @@ class Services:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.client = folder / "client-here"
-        etcd, peer, *ports = free_ports(2 + 4 * len(BROKERS))
+        etcd, peer, self.console, *ports = free_ports(3 + 4 * len(BROKERS))
         self._peer = peer
         self._inside, self._outside, self._http, self._https = (
             dict(zip(BROKERS, ports[kind::4], strict=True)) for kind in range(4)
@@ -55,6 +56,8 @@ class Services:
         text = text.replace("/tmp/observer", f"{self.folder}/observer").replace(
             "/run/observer", f"{self.folder}/observer"
         )
+        text = text.replace("0.0.0.0:${CONSOLE_PORT:-8080}", f"127.0.0.1:{self.console}")
+        text = text.replace("${CONSOLE_PORT:-8080}", str(self.console))
         text = text.replace("${CLIENT_PATH:-.}", str(self.client)).replace("/etc/lowtide", str(self.folder / "secure"))
         for number, name in enumerate(BROKERS, 1):
             text = text.replace(f"${{PORT_{number}:-{9091 + number}}}", str(self._outside[name]))
@@ -69,7 +72,10 @@ class Services:
         return text.replace("/etcd-data", str(self.folder / "etcd"))
 
     def words(self, service: str) -> list[str]:
-        return [self.here(word, service) for word in SECURE["services"][service]["command"]]
+        words = [self.here(word, service) for word in SECURE["services"][service]["command"]]
+        if service == "console":  # Its volume is mounted where those of the brokers are.
+            words = [word.replace(f"{self.folder}/secure/", f"{self.folder}/secure/console/") for word in words]
+        return words
 
     def lowtide(self, *words: str) -> None:
         done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -87,6 +93,8 @@ class Services:
                 "--initial-cluster",
                 f"etcd={peer}",
             ]
+        elif service == "console":
+            words = [*COMMAND, *words]
         else:
             given = OPEN["services"][service]["environment"] | SECURE["services"][service]["environment"]
             environment |= {name: self.here(text, service) for name, text in given.items()}
@@ -134,6 +142,19 @@ class Services:
         except urllib.error.HTTPError as error:
             return error.code
 
+    def visit(self, path: str, body: bytes | None = None, cookie: str = "") -> tuple[int, str, bytes]:
+        """Returns the status, the cookie and the body of an answer of the console, as a page gets them."""
+        context = ssl.create_default_context(cafile=str(self.folder / "secure/console/ca.pem"))
+        request = urllib.request.Request(f"https://localhost:{self.console}/console/api/{path}", body)
+        for name, value in (("X-Lowtide-Console", "1"), ("Content-Type", "application/json"), ("Cookie", cookie)):
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as answer:
+                given = answer.headers.get("Set-Cookie", "").partition(";")[0]
+                return int(answer.status), given, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, "", error.read()
+
     def stop(self) -> None:
         for process in self._processes.values():
             process.kill()
@@ -170,6 +191,15 @@ async def test_the_services_of_a_secure_cluster(tmp_path: Path) -> None:
         services.lowtide("cluster", "status", "--command-config", str(services.client / "admin.properties"))
         for _ in range(2):
             await asyncio.to_thread(services.observe)
+        services.start("console")
+        await services.until_healthy("console")
+        assert (await asyncio.to_thread(services.visit, "view/topics"))[0] == 401
+        admin = json.dumps({"user": "admin", "password": (tmp_path / "secure/admin.password").read_text().strip()})
+        status, cookie, _ = await asyncio.to_thread(services.visit, "login", admin.encode())
+        assert status == 200
+        topics = await asyncio.to_thread(services.visit, "view/topics", None, cookie)
+        assert b'"numbers"' in topics[2]
+        assert not (tmp_path / "secure/console/broker.pem").exists()
         password = (tmp_path / "observer" / "password").read_text()
         for broker in BROKERS:
             assert await asyncio.to_thread(services.metrics, broker, password) == 200

@@ -196,14 +196,39 @@ def test_all_partitions_of_a_topic_are_shown(lowtide: SimpleNamespace, other: Dr
     assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [
         (p, n, f"in {p}") for p in range(3) for n in range(3)
     ]
-    last = run("records", "show", topic, "--last", 1, bootstrap=lowtide.bootstrap).stdout.splitlines()
-    assert [line.split()[0] for line in last] == ["0:2", "1:2", "2:2"]
+    last = run("records", "show", topic, "--last", 4, bootstrap=lowtide.bootstrap).stdout.splitlines()
+    assert [line.split()[0] for line in last] == ["1:2", "2:0", "2:1", "2:2"], "the last of all partitions, by time"
     some = run("records", "show", f"{topic}:1-2", "--from", "end", "--to", "end", bootstrap=lowtide.bootstrap)
     assert (some.stdout, len(some.stderr.splitlines())) == ("", 2)
     other.delete_records(topic, {1: 2})
     ended = run("records", "show", topic, "--from", 1, bootstrap=lowtide.bootstrap, code=1)
     assert [line.split()[0] for line in ended.stdout.splitlines()] == ["0:1", "0:2", "2:1", "2:2"]
     assert ended.stderr == f"{topic}-1 has no offset 1: its log starts at 2.\n"
+
+
+def test_records_are_searched(lowtide: SimpleNamespace, other: Driver, topic: str) -> None:
+    """By text, key, header and filter, in all partitions, merged by time; the rest of them is named."""
+    now_ms = int(time.time() * 1000)
+    for n in range(12):
+        headers = [("source", b"EWR")] if n == 7 else []
+        record = OutgoingRecord(b"k%d" % (n % 4), b'{"n": %d}' % n, now_ms + n, headers)
+        other.produce(topic, [record], partition=n % 3)
+
+    def found(*words: object, code: int = 0) -> list[str]:
+        ended = run("records", "show", topic, *words, "-o", "json", bootstrap=lowtide.bootstrap, code=code)
+        return [json.loads(line)["value"] for line in ended.stdout.splitlines()]
+
+    assert found("--search", '": 1') == ['{"n": 1}', '{"n": 10}', '{"n": 11}']
+    assert found("--search", '": 1', "--last", 2) == ['{"n": 10}', '{"n": 11}']
+    assert found("--key", "k1") == ['{"n": 1}', '{"n": 5}', '{"n": 9}']
+    assert found("--header", "source=EWR") == found("--header", "source") == ['{"n": 7}']
+    assert found("--where", "n > `9`", "--key", "k2") == ['{"n": 10}']
+    assert found("--where", "n > `9`", "--to", 3) == []
+    first = run("records", "show", topic, "--where", "n >= `0`", "-n", 5, bootstrap=lowtide.bootstrap)
+    assert len(first.stdout.splitlines()) == 5
+    assert first.stderr == "The first 5 records are shown; there may be more. --count changes that.\n"
+    wrong = sentence("records", "show", topic, "--where", "n >", bootstrap=lowtide.bootstrap, code=2)
+    assert wrong.endswith('the filter "n >" is not JMESPath: it ends too early.')
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import Producer
 
-from lowtide.admin import BlockingAdminClient, NewTopic, PartitionErasure, TopicPartition
+from lowtide.admin import BlockingAdminClient, NewTopic, OffsetSpec, PartitionErasure, TopicPartition
 from lowtide.testing.cluster import LowtideCluster
 
 from .command_lines import run
@@ -73,17 +75,17 @@ def produce(cluster: LowtideCluster, topic: str, *letters: bytes) -> None:
     assert producer.flush(30) == 0
 
 
-def create(admin: BlockingAdminClient, topic: str) -> None:
+def create(admin: BlockingAdminClient, topic: str, replicas: tuple[int, ...] = ALL) -> None:
     """Creates a topic with one partition, which broker 1 leads."""
-    new = NewTopic(name=topic, assignments={0: ALL}, configs=CONFIGS)
+    new = NewTopic(name=topic, assignments={0: replicas}, configs=CONFIGS)
     created = admin.create_topics([new])[topic]
     assert not isinstance(created, Exception), created
     until_true("it has a leader", lambda: not isinstance(admin.describe_topics([topic])[topic], Exception))
 
 
-def erased(admin: BlockingAdminClient, topic: str) -> PartitionErasure:
+def erased(admin: BlockingAdminClient, topic: str, erasure_id: UUID | None = None) -> PartitionErasure:
     key = TopicPartition(topic, 0)
-    result = admin.erase_records([key], keys=[PERSON], timeout=LIMIT_S)[key]
+    result = admin.erase_records([key], keys=[PERSON], erasure_id=erasure_id, timeout=LIMIT_S)[key]
     assert isinstance(result, PartitionErasure), result
     return result
 
@@ -153,10 +155,40 @@ def test_an_erasure_without_records_reaches_a_replica_that_was_away(
     assert files_with(cluster, PERSON, f"{topic}-*") == []
 
 
-def produce_until_forgotten(cluster: LowtideCluster, topic: str) -> bool:
-    """Writes other letters. Returns whether the brokers that run have none of the person's, and no tombstone."""
+def produce_until_forgotten(cluster: LowtideCluster, topic: str, left: int = 1) -> bool:
+    """Writes other letters. Returns whether only `left` brokers still have one of the person's, or a tombstone."""
     produce(cluster, topic)
-    return len(brokers_with(cluster, PERSON, topic)) == 1
+    return len(brokers_with(cluster, PERSON, topic)) == left
+
+
+def test_an_erasure_without_records_reaches_a_volume_that_is_put_back(
+    cluster: LowtideCluster, admin: BlockingAdminClient, tmp_path: Path
+) -> None:
+    """Protects a person of whom no broker has a letter when it is erased, but an old copy of a volume has."""
+    topic, returning, replicas = "compacted-put-back", 2, (1, 2)
+    create(admin, topic, replicas)
+    produce(cluster, topic, OLD)
+    until_true("both have it", lambda: len(brokers_with(cluster, OLD, topic)) == len(replicas))
+    volume = Path(cluster.data_directory) / f"broker-{returning}"
+    cluster.stop_broker(returning)
+    shutil.copytree(volume, tmp_path / "volume")
+    cluster.start_broker(returning)
+    run("configs", "alter", "--topic", topic, "-s", "delete.retention.ms=0", bootstrap=cluster.bootstrap)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(topic, None, PERSON)
+    assert producer.flush(30) == 0
+    until_true("both have forgotten them", partial(produce_until_forgotten, cluster, topic, left=0))
+    erasure_id, ends = uuid4(), []
+    for _ in range(2):
+        result = erased(admin, topic, erasure_id)
+        assert (result.count, result.erased_by, result.not_erased_by) == (0, replicas, {})
+        ends.append(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.LATEST}))
+    assert ends[0] == ends[1], "a repeated request adds no erasure"
+    cluster.stop_broker(returning)
+    shutil.rmtree(volume)
+    shutil.copytree(tmp_path / "volume", volume)
+    cluster.start_broker(returning)
+    until_true("it starts over", lambda: files_with(cluster, PERSON, f"{topic}-*") == [])
 
 
 def test_a_tombstone_follows_if_it_is_wanted(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:

@@ -54,26 +54,44 @@ print("ROWS " + json.dumps(rows, default=plain))
 """
 
 
-def jars_of_iceberg() -> list[Path]:
-    """Returns the jars of Iceberg's runtime and of SQLite; Maven downloads missing ones."""
-    folder = CACHE / "iceberg-readers"
+def jars(name: str, *artifacts: str, with_others: bool = False) -> list[Path]:
+    """Returns jars, `group:artifact:version` with a classifier behind it; Maven downloads missing ones.
+
+    With `with_others`, also those that they need.
+    """
+    folder = CACHE / name
     if not folder.exists():
         CACHE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as name:
-            building = Path(name) / "jars"
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            building = Path(scratch) / "jars"
             building.mkdir()
-            dependencies = "".join(
-                f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-                f"<version>{version}</version></dependency>"
-                for group, artifact, version in (each.split(":") for each in (ICEBERG, SQLITE))
-            )
-            (building / "pom.xml").write_text(POM.format(dependencies=dependencies))
-            copy = ["dependency:copy-dependencies", "-DoutputDirectory=libs", "-DexcludeTransitive=true"]
-            command = ["mvn", "-q", "-B", "-f", str(building / "pom.xml"), *copy]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-            assert done.returncode == 0, f"Maven could not bring Iceberg: {done.stdout[-1500:]}{done.stderr[-500:]}"
+            if with_others:
+                _bring_with_others(building, artifacts)
+            else:
+                for each in artifacts:
+                    _maven("dependency:copy", f"-Dartifact={each}", f"-DoutputDirectory={building / 'libs'}")
             building.rename(folder)
     return sorted((folder / "libs").glob("*.jar"))
+
+
+def _bring_with_others(building: Path, artifacts: tuple[str, ...]) -> None:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"{''.join(f'<classifier>{one}</classifier>' for one in classifier)}</dependency>"
+        for group, artifact, version, *classifier in (each.split(":") for each in artifacts)
+    )
+    (building / "pom.xml").write_text(POM.format(dependencies=dependencies))
+    _maven("-f", str(building / "pom.xml"), "dependency:copy-dependencies", "-DoutputDirectory=libs")
+
+
+def _maven(*words: str) -> None:
+    done = subprocess.run(["mvn", "-q", "-B", *words], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, f"Maven could not do {words}: {done.stdout[-1500:]}{done.stderr[-500:]}"
+
+
+def jars_of_iceberg() -> list[Path]:
+    """Returns the jars of Iceberg's runtime and of SQLite."""
+    return jars("iceberg-readers", ICEBERG, SQLITE)
 
 
 def older_spark() -> Path:

@@ -70,10 +70,11 @@ class Containers:
     """The cluster, on its own ports, under its own project name."""
 
     def __init__(self) -> None:
-        ports = free_ports(6)
-        self.ports, http_ports = ports[:3], ports[3:]
+        ports = free_ports(7)
+        self.ports, http_ports, self.console = ports[:3], ports[3:6], ports[6]
         self._environment = {"COMPOSE_PROJECT_NAME": "lowtide-test"}
         self._environment |= {f"PORT_{n}": str(port) for n, port in enumerate(self.ports, 1)}
+        self._environment["CONSOLE_PORT"] = str(self.console)
         self._environment |= {f"HTTP_PORT_{n}": str(port) for n, port in enumerate(http_ports, 1)}
 
     @property
@@ -111,7 +112,7 @@ def containers() -> Iterator[Containers]:
 
 
 def test_three_brokers_in_containers(containers: Containers) -> None:
-    containers.make("up")
+    assert f"the console is at http://127.0.0.1:{containers.console}/console/#/?token=" in containers.make("up")
     containers.kcat("-P", "-t", TOPIC, "-X", "acks=all", text="".join(f"{number}\n" for number in range(100)))
     victim = containers.leader()
     run("docker", "kill", containers.container(victim))
@@ -126,7 +127,7 @@ def test_three_brokers_in_containers(containers: Containers) -> None:
 
 
 def test_a_secure_cluster_in_containers(containers: Containers) -> None:
-    containers.make("up", "SECURE=1")
+    assert f"the console is at https://127.0.0.1:{containers.console}/console/" in containers.make("up", "SECURE=1")
     try:
         conf = str(ROOT / "build/secure/admin.conf")
         run("kcat", "-F", conf, "-P", "-t", TOPIC, "-X", "acks=all", text="1\n2\n")

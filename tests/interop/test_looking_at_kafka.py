@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lowtide.console.erasing import NOT_LOWTIDE
 from tests.clients.console_visitor import console_of
 from tests.clients.driver import until
 from tests.free_ports import free_ports
@@ -132,3 +133,12 @@ async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstra
         status, plan = await page.post("quota/rehearsal", quota | {"limit": "2000"})
         assert (status, plan["old"], plan["new"]) == (200, 1000.0, 2000.0)
     producer.abort_transaction(60)
+
+
+async def test_the_console_erases_nothing_there(bootstrap: str) -> None:
+    """The pages say in one sentence that its brokers can't erase; nothing is asked of them."""
+    async with console_of({"bootstrap.servers": bootstrap}, write=True) as page:
+        erasures = await page.view("erasures")
+        assert (erasures["trouble"], erasures["own"], erasures["standing"]["rows"]) == (NOT_LOWTIDE, [], [])
+        status, refused = await page.post("erase/search", {"keys": ["k"], "topics": [TOPIC]})
+        assert (status, refused["error"]) == (501, NOT_LOWTIDE)

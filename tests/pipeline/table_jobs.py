@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyiceberg.catalog import load_catalog
@@ -24,13 +24,14 @@ TABLE = "db.numbers"
 class LocalJobs:
     """Jobs of one topic and one table. Each begins as a new process would: with nothing but the catalog."""
 
-    def __init__(self, client: str | dict[str, object], topic: str, folder: Path) -> None:
-        """`client` is an address, or the settings of a client."""
+    def __init__(
+        self, client: str | dict[str, object], topic: str, folder: Path, catalog: Mapping[str, str] | None = None
+    ) -> None:
+        """`client` is an address, or the settings of a client. The catalog is by default a SQLite file."""
         self.topic, self.folder = topic, folder
         self.bootstrap = client if isinstance(client, str) else str(client["bootstrap.servers"])
-        self.catalog = load_catalog(
-            "default", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
-        )
+        local = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        self.catalog = load_catalog("default", **(local if catalog is None else catalog))
         self.cluster = BlockingCluster(
             ClientSettings.of({"bootstrap.servers": client} if isinstance(client, str) else client)
         )

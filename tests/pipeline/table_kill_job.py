@@ -92,7 +92,8 @@ def main(address: str, topic: str, folder: str, rows_per_round: str, kind: str) 
     )
 
     def catch_up(run: Callable[[Any], Any]) -> None:
-        made = jobs.job("json", run=run, rows_per_round_max=int(rows_per_round), file_bytes=1 << 16)
+        file_bytes = max(1 << 16, 16 * int(rows_per_round))  # Many records in tiny files would only measure manifests.
+        made = jobs.job("json", run=run, rows_per_round_max=int(rows_per_round), file_bytes=file_bytes)
         part = loop.LoopPart(name=topic, job=made, trimmer=trimmer, load=jobs.table)
         loop.TableLoop([part], SystemClock(), threading.Event(), lambda *what: print(*what[1:], flush=True)).run(
             every_ms=None

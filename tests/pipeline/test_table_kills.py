@@ -22,7 +22,9 @@ import pytest
 from confluent_kafka import Producer
 
 from lowtide.pipeline.table.committing import HeadMovedError, TableChange, commit_change
-from lowtide.pipeline.table.progress import carried, progress_of
+from lowtide.pipeline.table.files import round_of
+from lowtide.pipeline.table.loose import loose_files
+from lowtide.pipeline.table.progress import ROUND, carried, progress_of, properties_of
 from lowtide.pipeline.table.schemas.decoding import PREFIX
 
 from .broker_process import BrokerProcess
@@ -35,7 +37,7 @@ KILLS = int(os.environ.get("KILLS", "3"))
 SEED = int(os.environ.get("SEED", "7"))
 RECORDS = int(os.environ.get("RECORDS", "400"))
 SPARKS = int(os.environ.get("SPARKS", "3"))
-LIMIT_S = 300.0
+LIMIT_S = 300.0 + KILLS * RECORDS / 5_000
 TOPIC = "numbers"
 PARTITIONS = 2
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +67,8 @@ class Run:
         self.random = random.Random(SEED)
         self.written = [0] * PARTITIONS
         self.jobs = LocalJobs(broker.address, TOPIC, folder)
-        self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
+        limits = {"queue.buffering.max.messages": max(100_000, 2 * RECORDS)}
+        self._producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, **limits})
 
     def write(self, count: int, life: int) -> None:
         """Writes records; each seventh is no JSON, and some have a new column or a type that conflicts."""
@@ -167,6 +170,11 @@ class Run:
             mine = offsets.filter(pc.equal(partitions, partition))
             assert pc.min_max(mine).as_py() == {"min": 0, "max": count - 1}
         assert self.progress() == self.written == [self.starts()[one] for one in range(PARTITIONS)]
+        for name in (TABLE, DEAD):
+            table = self.jobs.table(name)
+            committed = {properties_of(each).get(ROUND) for each in table.metadata.snapshots}
+            left = {round_of(each.path) for each in loose_files(table).data}
+            assert left <= committed, "files of rounds that died are left behind"
 
 
 _PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])

@@ -15,6 +15,7 @@ import yaml
 from lowtide.broker.config.broker_config import BROKER_KEYS, load_config
 from lowtide.broker.config.sources import from_environment
 from lowtide.broker.lifecycle.secure_material import SHARED
+from lowtide.cli.console_server import HEALTH
 from lowtide.metadata.etcd_address import parse_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,8 +38,8 @@ def settings(name: str) -> dict[str, str]:
 OBSERVING = ("observer", "prometheus", "grafana")
 
 
-def test_the_services_are_an_etcd_and_three_brokers():
-    assert {name for name, service in SERVICES.items() if "profiles" not in service} == {"etcd", *BROKERS}
+def test_the_services_are_an_etcd_three_brokers_and_a_console():
+    assert {name for name, service in SERVICES.items() if "profiles" not in service} == {"etcd", *BROKERS, "console"}
 
 
 def test_the_others_observe_and_are_started_by_their_profile_alone():
@@ -94,6 +95,42 @@ def test_addresses_inside_and_outside(number: int, port: int):
     listening = dict(text.split("://0.0.0.0:") for text in settings(name)["LOWTIDE_LISTENERS"].split(","))
     assert published == f"127.0.0.1:{port}:{listening['OUTSIDE']}"
     assert listening[settings(name)["LOWTIDE_INTER_BROKER_LISTENER_NAME"]] == "19092"
+
+
+def options(words: list[str]) -> dict[str, str]:
+    """The options of a command, with the defaults of the variables of `make up`."""
+    found = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word).partition("=") for word in words[1:])
+    return {name: value for name, _, value in found}
+
+
+def test_the_console_is_for_this_machine_and_those_with_its_address():
+    """Without logins of the cluster the token in its address is the login."""
+    service = SERVICES["console"]
+    given = options(service["command"])
+    host, port = given["--listen"].split(":")
+    assert (service["command"][0], host, given["--login"]) == ("console", "0.0.0.0", "token")
+    assert given["--bootstrap-server"].split(",") == [f"{name}:19092" for name in BROKERS]
+    published = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", each) for each in service["ports"]]
+    assert published == [f"127.0.0.1:{port}:{port}"], "the same port, so that the printed address is right"
+    code = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", service["healthcheck"]["test"][-1])
+    compile(code, "console", "exec")
+    assert f"http://127.0.0.1:{port}{HEALTH}" in code
+    assert service["image"] == SERVICES["broker-1"]["image"]
+
+
+def test_visitors_of_a_secure_console_log_in_as_users_of_the_cluster():
+    """It has no login of its own, and of the certificates only its own."""
+    service = SECURE["services"]["console"]
+    given = options(service["command"])
+    assert given["--login"] == "cluster"
+    assert service["volumes"] == ["secure-console:/etc/lowtide:ro"]
+    for option in ("--command-config", "--tls-cert"):
+        assert given[option].removeprefix("/etc/lowtide/") in SHARED["console"]
+    assert given["--listen"] == options(SERVICES["console"]["command"])["--listen"]
+    code = service["healthcheck"]["test"][-1]
+    compile(code, "console", "exec")
+    assert f"{HEALTH}'" in code
+    assert "https://127.0.0.1:" in code
 
 
 READY = "http://127.0.0.1:{}/health/ready"
@@ -174,7 +211,7 @@ def test_the_page_names_every_variable():
 
 # ------------------------------------------------------------------ make up SECURE=1
 def test_a_secure_cluster_has_the_same_services_and_one_that_makes_certificates():
-    assert set(SECURE["services"]) == {"certificates", "etcd", *BROKERS, "observer", "prometheus"}
+    assert set(SECURE["services"]) == {"certificates", "etcd", *BROKERS, "console", "observer", "prometheus"}
     plain, secure = (
         (ROOT / f"observability/prometheus/{name}.yml").read_text(encoding="utf-8")
         for name in ("compose", "compose-secure")
@@ -217,7 +254,7 @@ def test_who_serves_sees_no_secret_of_others():
     assert all(f"/etc/lowtide/{name}" in DOCKERFILE for name in SHARED)
 
 
-@pytest.mark.parametrize("service", ["etcd", *BROKERS, "certificates"])
+@pytest.mark.parametrize("service", ["etcd", *BROKERS, "console", "certificates"])
 def test_a_container_can_do_little(service: str):
     """Its root file system is read-only, it has no right of root, and gains none."""
     found = SERVICES.get(service) or SECURE["services"][service]
@@ -231,6 +268,7 @@ def test_certificates_are_for_the_names_by_which_services_are_reached():
     words = SECURE["services"]["certificates"]["command"]
     assert [word.partition("=")[2] for word in words if word.startswith("--host=")] == list(BROKERS)
     assert "--etcd-host=etcd" in words
+    assert "--console-host=console" in words
     assert f"--listener={settings('broker-1')['LOWTIDE_INTER_BROKER_LISTENER_NAME']}" in words
     published = [SERVICES[name]["ports"][0].removesuffix(":9092") for name in BROKERS]
     assert f"--bootstrap-server={','.join(published)}" in words

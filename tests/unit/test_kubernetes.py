@@ -14,6 +14,7 @@ import yaml
 
 from lowtide.broker.config.broker_config import BROKER_KEYS, load_config
 from lowtide.broker.config.sources import from_environment
+from lowtide.cli.console_server import HEALTH
 from lowtide.metadata.etcd_address import parse_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,9 @@ PARTS: dict[tuple[str, str], Any] = {(part["kind"], part["metadata"]["name"]): p
 BROKERS = PARTS["StatefulSet", "lowtide"]["spec"]
 POD = BROKERS["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+CONSOLE = "lowtide-console"
+CONSOLE_POD = PARTS["Deployment", CONSOLE]["spec"]["template"]
+(CONSOLE_CONTAINER,) = CONSOLE_POD["spec"]["containers"]
 OF_THE_POD = {
     "metadata.name": "lowtide-2",
     "metadata.namespace": "default",
@@ -56,8 +60,8 @@ def test_the_configuration_is_a_broker_s() -> None:
 def test_everything_selects_the_same_pods() -> None:
     labels = BROKERS["template"]["metadata"]["labels"]
     assert BROKERS["selector"]["matchLabels"] == labels
-    for (kind, _), part in PARTS.items():
-        if kind == "Service":
+    for (kind, name), part in PARTS.items():
+        if kind == "Service" and name != CONSOLE:
             assert part["spec"]["selector"] == labels
             assert [port["targetPort"] for port in part["spec"]["ports"]] == [
                 port["name"] for port in CONTAINER["ports"]
@@ -95,3 +99,28 @@ def test_the_user_is_that_of_the_image() -> None:
         each["metadata"]["name"] for each in BROKERS["volumeClaimTemplates"]
     }
     assert environment()["LOWTIDE_LOG_DIRS"].startswith(mounted["data"])
+
+
+def test_the_console_is_apart_from_the_brokers() -> None:
+    """Its labels are its own, so that no client of brokers reaches it; it uses the brokers' Service."""
+    labels = CONSOLE_POD["metadata"]["labels"]
+    assert labels != BROKERS["template"]["metadata"]["labels"]
+    service = PARTS["Service", CONSOLE]["spec"]
+    assert service["selector"] == labels == PARTS["Deployment", CONSOLE]["spec"]["selector"]["matchLabels"]
+    (port,) = CONSOLE_CONTAINER["ports"]
+    assert [each["targetPort"] for each in service["ports"]] == [port["name"]]
+    words = CONSOLE_CONTAINER["args"]
+    assert words[0] == "console"
+    assert f"--listen=0.0.0.0:{port['containerPort']}" in words
+    (client,) = PARTS["Service", "lowtide"]["spec"]["ports"]
+    assert f"--bootstrap-server=lowtide:{client['port']}" in words
+    assert PARTS["Deployment", CONSOLE]["spec"]["replicas"] == 1, "sessions are in its memory"
+    assert CONSOLE_CONTAINER["image"] == CONTAINER["image"]
+
+
+def test_the_console_can_do_little_and_is_probed_without_a_login() -> None:
+    for key in ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile"):
+        assert CONSOLE_POD["spec"]["securityContext"][key] == POD["securityContext"][key]
+    assert CONSOLE_CONTAINER["securityContext"] == CONTAINER["securityContext"]
+    for name in ("livenessProbe", "readinessProbe"):
+        assert CONSOLE_CONTAINER[name]["httpGet"] == {"path": HEALTH, "port": "http"}

@@ -168,7 +168,7 @@ function quotasPart(main, given, live, write) {
       { title: "User", text: (row) => row.user?.name ?? "", sort: (row) => row.user?.name ?? "", cell: (row) => whom(row.user, "every other user") },
       { title: "Client id", text: (row) => row.client?.name ?? "", sort: (row) => row.client?.name ?? "", cell: (row) => whom(row.client, "every other client id") },
       { title: "Address", text: (row) => row.address?.name ?? "", sort: (row) => row.address?.name ?? "", cell: (row) => whom(row.address, "every other address") },
-      { title: "Limits", wrap: true, text: (row) => row.limits.map((each) => each.key).join(" "), cell: (row) => h("ul", { class: "plain" }, row.limits.map(limitOf)) },
+      { title: "Limits", wrap: true, text: (row) => row.limits.map((each) => each.key).join(" "), cell: (row) => h("ul", { class: "bare" }, row.limits.map(limitOf)) },
     ],
   });
   const outcomes = h("div", { role: "status" });

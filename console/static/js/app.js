@@ -19,8 +19,10 @@ const PAGES = {
   setting: { title: "Setting", load: () => import("./broker.js"), under: "cluster" },
   transactions: { title: "Transactions", load: () => import("./transactions.js"), under: "cluster" },
   purge: { title: "Delete records", load: () => import("./purge.js"), under: "deletes" },
+  erase: { title: "Erase a person", load: () => import("./erase.js"), under: "erasures" },
+  erasures: { title: "Erasures", load: () => import("./erasures.js") },
 };
-const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "access"];
+const SHOWN = ["cluster", "topics", "records", "groups", "deletes", "erasures", "access"];
 
 const search = searchBox([...SHOWN, "transactions"].map((name) => [name, PAGES[name].title]));
 const main = document.getElementById("main");

@@ -84,7 +84,7 @@ export function deletesPage(main, given, { session }) {
     ],
   });
   const cluster = h("div", { class: "cluster-deletes" });
-  main.append(head("Deletes", { beside: live, actions: [h("a", { class: "button danger", href: "#/purge" }, session.write ? "Delete records" : "Rehearse a delete")] }), trouble, numbers, own, cluster);
+  main.append(head("Deletes", { beside: live, actions: [h("a", { class: "button", href: "#/erase" }, session.write ? "Erase a person" : "Search a person"), h("a", { class: "button danger", href: "#/purge" }, session.write ? "Delete records" : "Rehearse a delete")] }), trouble, numbers, own, cluster);
   const panels = [panel("Waiting", { aside: "live" }, waiting.element), panel("Ended", { aside: "the last thousand, in memory" }, finished.element)];
   const jobs = new Map();
 

@@ -1,4 +1,4 @@
-// Logging in: with a name and a password of the cluster, or by the address that the command has printed.
+// Logging in: with a name and a password of the cluster or of the console, or by the address that the command has printed.
 import * as api from "./api.js";
 import { field, h, select, set } from "./dom.js";
 
@@ -32,7 +32,9 @@ export function loginPage(main, session, onIn) {
     },
   },
   h("h1", { tabindex: "-1" }, "Log in"),
-  h("p", {}, "With a user of the cluster. What you see and may do is what its access rules allow."),
+  h("p", {}, session.login === "users"
+    ? "With a user of this console. The person who runs it adds users."
+    : "With a user of the cluster. What you see and may do is what its access rules allow."),
   field("Name", user), field("Password", password), session.mechanisms.length > 1 && field("Mechanism", mechanism), trouble, button);
   main.append(h("section", { class: "panel login" }, form));
 }

@@ -65,5 +65,5 @@ export function transactionsPage(main, given) {
 function partitionsOf(partitions) {
   const some = partitions.slice(0, 5).map((each) => h("li", {}, link(`${each.topic}, partition ${each.partition}`, "topic", { topic: each.topic, partition: each.partition }),
     each.holds && h("small", {}, ` holds readers at ${count(each.last_stable)} of ${count(each.high_watermark)}`)));
-  return h("ul", { class: "plain" }, some, partitions.length > 5 && h("li", {}, `and ${count(partitions.length - 5)} more`));
+  return h("ul", { class: "bare" }, some, partitions.length > 5 && h("li", {}, `and ${count(partitions.length - 5)} more`));
 }

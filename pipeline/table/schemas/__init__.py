@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lowtide.admin.schemas.registry import Registry
 from lowtide.pipeline.table.schemas.avro_decoder import avro_decoder
 from lowtide.pipeline.table.schemas.decoding import Decoder, RawDecoder, SchemaSettings, arrow_schema_of
 from lowtide.pipeline.table.schemas.json_decoder import JsonDecoder
 from lowtide.pipeline.table.schemas.protobuf_decoder import protobuf_decoder
-from lowtide.pipeline.table.schemas.registry import Registry
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

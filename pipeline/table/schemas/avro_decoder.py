@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lowtide.pipeline.table.schemas.avro_types import AvroType, UnsupportedSchemaError, translate
+from lowtide.admin.schemas.framing import HEAD_BYTES, Head
+from lowtide.admin.schemas.registry import RegisteredSchema, Registry, UnsupportedSchemaError
+from lowtide.pipeline.table.schemas.avro_types import AvroType, translate
 from lowtide.pipeline.table.schemas.conforming import conform
-from lowtide.pipeline.table.schemas.evolution import Head
-from lowtide.pipeline.table.schemas.framed_decoder import HEAD_BYTES, FramedDecoder, ValueFormat, built
-from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry
+from lowtide.pipeline.table.schemas.framed_decoder import FramedDecoder, ValueFormat, built
 
 
 def avro_decoder(schema: pa.Schema, registry: Registry) -> FramedDecoder:

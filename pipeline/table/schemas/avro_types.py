@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lowtide.admin.schemas.registry import UnsupportedSchemaError
 from lowtide.pipeline.table.schemas.names import MAX_COLUMNS, MAX_DEPTH
 from lowtide.pipeline.table.schemas.tallies import list_of
 
@@ -56,10 +57,6 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 _MAX_PRECISION: Final = 38
 _UUID_BYTES: Final = 16
 _WRAPPER: Final = "lowtide.member"
-
-
-class UnsupportedSchemaError(ValueError):
-    """A schema of which no table can be made. Its records are dead letters with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
+from lowtide.admin.schemas.framing import Head
 from lowtide.pipeline.table.schemas.conforming import missing_fields
 from lowtide.pipeline.table.schemas.decoding import NO_COLUMNS, arrow_schema_of
 from lowtide.pipeline.table.schemas.names import ColumnNames, Path, children
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 _TALLY: Final = b"lowtide.tally"
 _DECLARED: Final = b"lowtide.declared."
-
-Head = tuple[int, ...]
-"""The id of a writer's schema in the registry, and for Protobuf the indexes of its message."""
 
 
 def union_of_columns(table_schema: Schema, found: Iterable[pa.Schema]) -> pa.Schema:

@@ -1,11 +1,5 @@
 """Decodes values that begin with the id of a schema in a registry, as Confluent's serializers write them.
 
-| bytes | what |
-|---|---|
-| 0 | 0 |
-| 1-4 | the id, big endian |
-| from 5 | the value, in Avro or Protobuf |
-
 The records of a batch are read together by the schemas of their writers. Then the columns are converted to those of the
 table. A writer's schema as a whole is a dead letter's reason too: its types conflict with the table's, or it can't be
 used. A registry that can't be reached is no reason: it is an error, and the round is repeated.
@@ -20,16 +14,13 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from lowtide.admin.schemas.framing import HEAD_BYTES, Head
+from lowtide.admin.schemas.registry import RegisteredSchema, Registry, UnknownReferenceError, UnsupportedSchemaError
 from lowtide.pipeline.table.schemas.assembling import alive, dead_letters, table_of, value_fields
-from lowtide.pipeline.table.schemas.avro_types import UnsupportedSchemaError
 from lowtide.pipeline.table.schemas.conforming import conflict_of, conform, missing_fields
 from lowtide.pipeline.table.schemas.decoding import Decoded
-from lowtide.pipeline.table.schemas.evolution import Head, columns_declared
+from lowtide.pipeline.table.schemas.evolution import columns_declared
 from lowtide.pipeline.table.schemas.names import ColumnNames, Path, children
-from lowtide.pipeline.table.schemas.registry import RegisteredSchema, Registry, UnknownReferenceError
-
-HEAD_BYTES: Final = 5
-"""Zero, and the id."""
 
 MAX_WRITERS: Final = 200
 """Schemas of writers that are kept translated."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lowtide.admin.receipts.commitment import commitment, keys_selector
+from lowtide.admin.receipts.ledger import Ledger, export_lines
+from lowtide.admin.receipts.signing_keys import SigningKey, SigningKeyError, create_key, signing_key
 from lowtide.cli.copied_disks import DiskSearch, check_directory, log_directories
-from lowtide.cli.ledger_reading import Ledger, export_lines
 from lowtide.cli.main import main
-from lowtide.cli.signing_keys import SigningKey, SigningKeyError, create_key, signing_key
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.erasure_ledger_records import SelectorKind, encode_entry

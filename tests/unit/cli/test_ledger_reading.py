@@ -10,8 +10,9 @@ import pytest
 from lowtide.admin.cluster_view import PartitionDescription, TopicDescription
 from lowtide.admin.errors import BrokerAnsweredError
 from lowtide.admin.offsets import ListedOffset, OffsetSpec
+from lowtide.admin.receipts.ledger import LEDGER_TOPIC, Ledger, export_lines
 from lowtide.admin.records import FetchedRecords
-from lowtide.cli.ledger_reading import LEDGER_TOPIC, Ledger, export_lines, read_export, read_ledger
+from lowtide.cli.ledger_reading import entries_of, read_export, read_ledger
 from lowtide.cli.outcome import CommandError, ExitCode
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
@@ -83,7 +84,7 @@ def test_records_of_later_versions_are_left_out():
 def test_a_damaged_record_is_an_error():
     ledger = read(LedgerClient([(encode_entry(clean(1))[0], b"\x00\x00cut")]))
     with pytest.raises(CommandError, match="can't be read"):
-        list(ledger.entries())
+        list(entries_of(ledger))
 
 
 def test_a_cluster_without_a_ledger_gets_one_sentence():

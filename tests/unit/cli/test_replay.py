@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from lowtide.admin.errors import AdminError
+from lowtide.admin.receipts.ledger import Ledger, export_lines
 from lowtide.admin.replay_plan import LedgerPlace, replay_plan
 from lowtide.admin.replaying import Replay, ReplayedBeginning, ReplayedPartition
-from lowtide.cli.ledger_reading import Ledger, export_lines
 from lowtide.cli.main import main
 from lowtide.cli.replay import gone, missing, notes, replay_value
 from lowtide.protocol.erasure_ledger_records import NamedRun, encode_entry

@@ -43,7 +43,6 @@ def fetched(records: bytes, *aborted: tuple[int, int]) -> FetchedRecords:
 
 def wanted(**changed: object) -> ShowRequest:
     values: dict = {
-        "partition": KEY,
         "named": False,
         "end": 100,
         "count": 100,
@@ -54,8 +53,12 @@ def wanted(**changed: object) -> ShowRequest:
     return ShowRequest(**(values | changed))
 
 
+def readable_rows(answer: FetchedRecords, offset: int, request: ShowRequest) -> tuple[list, int]:
+    return readable(answer, KEY, offset, request)
+
+
 def offsets(rows: list) -> list[object]:
-    return [row.offset if isinstance(row, Record) else f"{row['control']} at {row['offset']}" for row in rows]
+    return [row.offset if isinstance(row, Record) else f"{row.kind} at {row.offset}" for row in rows]
 
 
 TRANSACTIONS = (
@@ -71,31 +74,31 @@ TRANSACTIONS = (
 
 def test_aborted_records_are_left_out():
     """One producer aborts a transaction and commits the next; another producer's is in between."""
-    rows, following = readable(fetched(TRANSACTIONS, (7, 0)), 0, wanted())
+    rows, following = readable_rows(fetched(TRANSACTIONS, (7, 0)), 0, wanted())
     assert offsets(rows) == [2, 3, 5, 8, 9]
     assert following == 10
 
 
 def test_read_uncommitted_shows_everything():
     """Brokers return aborted transactions only to readers of committed records."""
-    rows, _ = readable(fetched(TRANSACTIONS), 0, wanted(control=True))
+    rows, _ = readable_rows(fetched(TRANSACTIONS), 0, wanted(control=True))
     assert offsets(rows) == [0, 1, 2, 3, "abort at 4", 5, "commit at 6", "commit at 7", 8, 9]
 
 
 def test_the_range_is_kept_within_batches():
     """A first batch may begin below it, a last one end behind it."""
-    rows, following = readable(fetched(batch(0, 5) + batch(5, 5)), 3, wanted(end=7))
+    rows, following = readable_rows(fetched(batch(0, 5) + batch(5, 5)), 3, wanted(end=7))
     assert offsets(rows) == [3, 4, 5, 6]
     assert following == 10
 
 
 def test_a_batch_that_is_cut_is_fetched_again():
-    rows, following = readable(fetched(batch(0, 5) + batch(5, 5)[:-1]), 0, wanted())
+    rows, following = readable_rows(fetched(batch(0, 5) + batch(5, 5)[:-1]), 0, wanted())
     assert (offsets(rows), following) == ([0, 1, 2, 3, 4], 5)
 
 
 def test_nothing_is_shown_of_a_batch_with_a_wrong_crc():
     content = bytearray(batch(0, 5))
     content[-1] ^= 1
-    with pytest.raises(CommandError, match="the CRC of the batch at offset 0 is wrong"):
-        readable(fetched(bytes(content)), 0, wanted())
+    with pytest.raises(CommandError, match="t-0: the batch at offset 0 can't be read: its CRC is wrong"):
+        readable_rows(fetched(bytes(content)), 0, wanted())

@@ -8,7 +8,6 @@ from typing import Any
 from lowtide.metadata.image import BrokerImage, FeaturesRecord, MetadataImage, PartitionImage
 from lowtide.metadata.records import Listener
 from lowtide.replication.leadership import Leadership
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.offsets import LogOffsets
 
 TOPIC_ID = bytes(15) + b"\x01"
@@ -26,7 +25,6 @@ class FakeLog(LogOffsets):
             high_watermark=log_start_offset,
             recovery_point=log_end_offset,
         )
-        self.leader_epochs = LeaderEpochs()
         self.config = SimpleNamespace(min_insync_replicas=min_insync_replicas)
         self.flush_is_due = False
 

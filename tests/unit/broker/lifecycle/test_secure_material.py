@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from lowtide.admin.settings import ClientSettings
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.client_settings import write_client_files
 from lowtide.broker.lifecycle.first_users import scram_users, set_passwords
-from lowtide.broker.lifecycle.secure_material import Maker, broker_settings
+from lowtide.broker.lifecycle.secure_material import (
+    CONSOLE_PROPERTIES,
+    SHARED,
+    Maker,
+    broker_settings,
+    console_settings,
+    properties,
+)
 from lowtide.metadata.embedded import METADATA_FILE, EmbeddedStore
 from lowtide.metadata.etcd_address import DEFAULT_PREFIX
 from lowtide.runtime.authority import CERTIFICATE_DAYS, RENEWAL_DAYS
@@ -170,3 +178,24 @@ def test_a_password_of_ones_own_may_have_any_character(tmp_path: Path) -> None:
     assert (
         json.loads((tmp_path / "client" / "admin.json").read_text())["kafka-python"]["sasl_plain_password"] == password
     )
+
+
+def test_the_console_gets_a_certificate_that_opens_no_etcd(tmp_path: Path) -> None:
+    """An etcd accepts every client certificate of the authority."""
+    material = maker().make(str(tmp_path), console_hosts=["localhost", "console"])
+    maker().write(f"{tmp_path}/{CONSOLE_PROPERTIES}", properties(console_settings(material)))
+    maker().share(material)
+    assert {path.name for path in (tmp_path / "console").iterdir()} == set(SHARED["console"])
+    found = certificate(tmp_path / "console" / "console.pem").extensions
+    usage = found.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "console"]
+    text = (tmp_path / "console" / CONSOLE_PROPERTIES).read_text()
+    assert not any(password in text for password in material.passwords.values())
+
+
+def test_without_a_console_nothing_is_made_for_it(tmp_path: Path) -> None:
+    maker().share(maker().make(str(tmp_path)))
+    assert not (tmp_path / "console").exists()
+    assert not (tmp_path / "console.pem").exists()

@@ -115,6 +115,20 @@ def test_both_kinds_of_file_systems_list_the_same(tmp_path, io) -> None:
     assert abs(found.modified_ns - (tmp_path / "t/data/day=1/a.parquet").stat().st_mtime_ns) < 10**9
 
 
+def test_listings_of_file_systems_that_keep_them_are_not_old(tmp_path, monkeypatch) -> None:
+    """Those for clouds keep listings for the whole process."""
+    from pyiceberg.io.fsspec import LocalFileSystem
+
+    kept, find = {}, LocalFileSystem.find
+    monkeypatch.setattr(LocalFileSystem, "find", lambda self, *what, **named: kept or kept | find(self, *what, **named))
+    monkeypatch.setattr(LocalFileSystem, "invalidate_cache", lambda self, path=None: kept.clear())
+    for name in ("a.parquet", "b.parquet"):
+        (tmp_path / name).write_bytes(b"abc")
+        found = [each.path.rpartition("/")[2] for each in stored_files(FsspecFileIO({}), f"file://{tmp_path}")]
+        kept.update(find(LocalFileSystem(), str(tmp_path), detail=True))
+    assert sorted(found) == ["a.parquet", "b.parquet"]
+
+
 def test_a_file_system_that_lists_nothing_is_named() -> None:
     with pytest.raises(TableFilesError, match="SimpleNamespace can't list files"):
         list(stored_files(SimpleNamespace(), "s3://b/t"))

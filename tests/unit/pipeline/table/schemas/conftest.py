@@ -14,7 +14,7 @@ collect_ignore_glob = [] if _HAS_ALL or os.environ.get("CI") else ["test_*.py"]
 
 @pytest.fixture
 def registry():
-    from .registry_server import schema_registry
+    from tests.unit.admin.schemas.registry_server import schema_registry
 
     with schema_registry() as served:
         yield served

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.admin.schemas.registry import RegistryError
 from lowtide.pipeline.table.schemas import SchemaSettings, decoder_of
-from lowtide.pipeline.table.schemas.registry import RegistryError
+from tests.unit.admin.schemas.registry_server import schema_registry
 
 from .record_batches import OFFSET, GrowingTable, batch_of, iceberg_schema, value_types
-from .registry_server import schema_registry
 
 
 class Writers:

@@ -6,8 +6,7 @@ import pytest
 
 from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.table.sampling import chosen_kind
-
-from .registry_server import schema_registry
+from tests.unit.admin.schemas.registry_server import schema_registry
 
 OBJECT = b'{"a":1}'
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lowtide.pipeline.table.schemas.protobuf_files import message_class
+from lowtide.admin.schemas.protobuf_files import message_class
 
 from .record_batches import GrowingTable
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import json_format
 
-from lowtide.pipeline.table.schemas.protobuf_decoder import head_of
-from lowtide.pipeline.table.schemas.protobuf_files import compiled, message_class
+from lowtide.admin.schemas.framing import message_head
+from lowtide.admin.schemas.protobuf_files import compiled, message_class
 
 from .record_batches import GrowingTable, value_types
 
@@ -160,9 +160,9 @@ def test_a_message_is_found_by_its_indexes(writers):
 def test_indexes(value, found):
     if found is None:
         with pytest.raises(ValueError, match="no valid indexes"):
-            head_of(value)
+            message_head(value)
     else:
-        assert head_of(value) == found
+        assert message_head(value) == found
 
 
 def test_imports(writers):

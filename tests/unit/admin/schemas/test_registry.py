@@ -7,8 +7,7 @@ import ssl
 import pytest
 import trustme
 
-from lowtide.pipeline.table.schemas import SchemaSettings
-from lowtide.pipeline.table.schemas.registry import (
+from lowtide.admin.schemas.registry import (
     ATTEMPTS,
     MAX_ANSWER_BYTES,
     MAX_REFERENCES,
@@ -16,6 +15,7 @@ from lowtide.pipeline.table.schemas.registry import (
     RegistryError,
     UnknownReferenceError,
 )
+from lowtide.pipeline.table.schemas import SchemaSettings
 
 from .registry_server import schema_registry
 

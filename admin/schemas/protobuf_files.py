@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from lowtide.pipeline.table.schemas.avro_types import UnsupportedSchemaError
+from lowtide.admin.schemas.registry import UnsupportedSchemaError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto

@@ -1,7 +1,7 @@
 """Asks a schema registry for schemas, over Confluent's REST interface.
 
-Tasks of Spark and the driver use it, so it blocks. All is bounded: the time, the attempts, the bytes of an answer, the
-schemas kept, and the files that a schema refers to.
+It blocks: tasks of Spark use it, and the console in a thread. All is bounded: the time, the attempts, the bytes of an
+answer, the schemas kept, and the files that a schema refers to.
 
 An id that the registry does not know is an answer. All else that fails is an error, and says nothing about records: the
 registry can't be reached, refuses the login, or is none.
@@ -53,7 +53,11 @@ SETTINGS: Final = (_URL, _LOGIN, _TOKEN, *_TLS)
 
 
 class RegistryError(OSError):
-    """The registry gave no usable answer. The round is repeated."""
+    """The registry gave no usable answer."""
+
+
+class UnsupportedSchemaError(ValueError):
+    """A schema whose values can't be read."""
 
 
 class UnknownReferenceError(ValueError):
