@@ -144,6 +144,7 @@ REHEARSALS: Final[Mapping[str, Change]] = {
 CHANGES: Final[Mapping[str, Change]] = {
     "delete": _delete,
     "erase": _erase,
+    "erase/confirm": erasure_receipt.confirm,
     "erase/sign": erasure_receipt.signed_receipt,
     "hold": _carried_out(holds.carry_out_hold, RehearsedHold),
     "standing/end": _carried_out(holds.carry_out_end, RehearsedEnd),

@@ -14,6 +14,7 @@ from lowtide.console.holds import standing_page
 from lowtide.console.insight import asked_lowtide
 from lowtide.console.person import person_scope
 from lowtide.console.person_erasure import ErasureStage, PersonErasure, RehearsedErasure, rehearsal_sentences
+from lowtide.console.tombstones import keys_by_place
 
 if TYPE_CHECKING:
     from lowtide.console.arguments import Parameters
@@ -89,15 +90,20 @@ async def rehearse_erasure(session: ConsoleSession, given: Parameters) -> Rehear
     days = arguments.number(given, "standing_days", 0, DAYS_MAX, default=0)
     if days and not scope.query.keys:
         raise bad("Only an erasure by key can stand.")
+    tombstone = arguments.flag(given, "tombstone")
+    if tombstone and (days or not scope.query.keys):
+        raise bad("A tombstone needs a key, and an erasure that stands would erase it.")
     partitions = job.erasable()
     if not partitions:
         raise bad("There is no partition in which anything may be erased.")
+    placed = await keys_by_place(scope.query.keys if tombstone else (), scope.partition_counts, partitions)
     found, chosen = job.searching.found(), set(partitions)
     return RehearsedErasure(
         job=job,
         partitions=partitions,
         records=sum(each.count for key, each in found.items() if key in chosen),
         standing_ms=days * DAY_MS or None,
+        tombstones=sum(map(len, placed.values())),
     )
 
 
@@ -108,7 +114,7 @@ def rehearsal_value(plan: RehearsedErasure) -> dict[str, Any]:
     return {
         "records": plan.records,
         "partitions": len(plan.partitions),
-        "sentences": rehearsal_sentences(plan.job, plan.partitions, standing),
+        "sentences": rehearsal_sentences(plan, standing),
     }
 
 

@@ -19,10 +19,13 @@ from lowtide.admin.receipts.issuing import Place, described, make_receipt, not_c
 from lowtide.admin.receipts.ledger import Ledger, LedgerReader, NoLedgerError, export_lines
 from lowtide.admin.receipts.signing_keys import SigningKeyError, signing_key
 from lowtide.admin.receipts.statement import rfc3339
+from lowtide.admin.replica_erasing import clean_replicas
 from lowtide.console import arguments
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.erasure_ledger import STEP, denied_sentence, ledger_sentence, replicas_now
-from lowtide.protocol.types import BrokerId
+from lowtide.console.person_erasure import broker_rows
+from lowtide.protocol.erasure_record import EraseGoal
+from lowtide.protocol.types import BrokerId, TopicPartition
 from lowtide.runtime.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
 
 RECEIPT_RECORDS_MAX: Final = 100_000
 """Records of the ledger about one erasure, and records that these name, in one receipt of the page."""
+
+
+CONFIRM_S: Final = 10.0
+"""How long the brokers are asked again."""
+
+CONFIRMED_PARTITIONS_MAX: Final = 2_000
 
 
 class AskedReceipt(NamedTuple):
@@ -111,6 +120,37 @@ async def signed_receipt(session: ConsoleSession, given: Parameters, ports: Cons
     except OSError as error:
         raise RefusedError(HTTPStatus.CONFLICT, f"{error.filename}: {error.strerror}.") from None
     return {"receipt": content.decode(), "clean": clean}
+
+
+async def confirm(session: ConsoleSession, given: Parameters, _: ConsolePorts) -> dict[str, Any]:
+    """Asks the brokers that were not clean again; the ledger gets their answers. Nothing else is erased.
+
+    Errors: RefusedError, AdminError.
+    """
+    erasure_id = uuid_of(given)
+    found = (await _of_one(session.client, erasure_id))[1]
+    call = session.client.call(CONFIRM_S)
+    view = await call.view(None)
+    names = {topic.topic_id: topic for topic in view.topics.values() if topic.topic_id is not None}
+    goals: dict[TopicPartition, EraseGoal] = {}
+    for (topic_id, number), each in found.items():
+        topic = names.get(topic_id)
+        if topic is not None and number in topic.partitions:
+            goals[TopicPartition(topic.name, number)] = goal_of(each)
+    if len(goals) > CONFIRMED_PARTITIONS_MAX:
+        raise bad(f"The erasure has {len(goals)} partitions, and the page asks about {CONFIRMED_PARTITIONS_MAX}.")
+    cleaned = await clean_replicas(call, goals, view, erasure_id)
+    return {"brokers": broker_rows(cleaned), "gone": len(found) - len(goals)}
+
+
+def goal_of(ledger: PartitionLedger) -> EraseGoal:
+    """Returns what each replica must have erased."""
+    ends = [each.erasures_end if each.erasures_end >= 0 else key[0] for key, each in ledger.named.items()]
+    starts = [each.log_start_offset for each in ledger.named.values()]
+    if not ledger.named:
+        ends = [each.erasures_end for each in ledger.clean.values()]
+        starts = [each.offset for each in ledger.clean.values()]
+    return EraseGoal(max(*starts, 0), max(*ends, 0))
 
 
 async def _asked(session: ConsoleSession, given: Parameters) -> AskedReceipt:

@@ -7,6 +7,7 @@ records are erased: no URL, answer, error or log has one.
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +49,11 @@ class PersonScope:
     def selector(self) -> dict[str, Any]:
         """What was given, without its content."""
         return {"kind": "keys", "count": len(self.query.keys)} if self.query.keys else {"kind": "header", "count": 1}
+
+    @property
+    def partition_counts(self) -> Mapping[str, int]:
+        """The number of partitions of each topic."""
+        return Counter(key.topic for key in (*self.partitions, *self.without_leader))
 
     @property
     def topic_names(self) -> list[str]:

@@ -22,6 +22,7 @@ from lowtide.admin.standing import StandingTerms
 from lowtide.console.answers import sentence_of
 from lowtide.console.erasure_reach import reach_of
 from lowtide.console.person_search import PersonSearch
+from lowtide.console.tombstones import keys_by_place, write_tombstones
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.types import TopicPartition
 
@@ -84,6 +85,8 @@ class RehearsedErasure:
     partitions: tuple[TopicPartition, ...]
     records: int
     standing_ms: int | None
+    tombstones: int
+    """How many records without a value are written afterwards."""
 
 
 class PersonErasure:
@@ -104,6 +107,7 @@ class PersonErasure:
         self._search_ms = 0
         self._rehearsed: RehearsedErasure | None = None
         self._cleaned: dict[TopicPartition, CleanedReplicas] = {}
+        self._tombstones: dict[str, Any] | None = None
         self._error: str | None = None
 
     @property
@@ -134,6 +138,10 @@ class PersonErasure:
         self.times["found"] = self._clock.wall_ms()
         self.stage = ErasureStage.FOUND
         await asyncio.sleep(FORGOTTEN_MS / 1000)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the keys of a search that nothing has followed."""
         if self.stage is ErasureStage.FOUND:
             self.stage, self._scope = ErasureStage.FORGOTTEN, None
 
@@ -165,6 +173,8 @@ class PersonErasure:
             allowed_ms = NAMING_MS + NAMING_OF_PARTITION_MS * len(rehearsed.partitions) + 2 * self._search_ms
             call = self._client.call(allowed_ms / 1000)
             self.named = await name_records(call, rehearsed.partitions, scope.query, terms)
+            if rehearsed.tombstones:
+                await self._write_tombstones(scope, self.named)
             self._scope = None
             self.times["named"] = self._clock.wall_ms()
             self.stage = ErasureStage.CLEANING
@@ -175,6 +185,10 @@ class PersonErasure:
             self._scope = None
             if not self.is_over:
                 self._end("The session has ended. The brokers go on; the ledger says which of them are clean.")
+
+    async def _write_tombstones(self, scope: PersonScope, named: NamedErasure) -> None:
+        keys = await keys_by_place(scope.query.keys, scope.partition_counts, named.goals)
+        self._tombstones = await write_tombstones(self._client, keys, self._clock.wall_ms())
 
     async def _clean(self, named: NamedErasure) -> None:
         """Asks the brokers until all are clean, for `WATCH_MS_MAX` at most."""
@@ -225,6 +239,7 @@ class PersonErasure:
             "partitions": len(rehearsed.partitions),
             "erased": None if named is None else sum(each.count for each in done),
             "standing_until_ms": None if named is None else named.standing_until_ms,
+            "tombstones": self._tombstones,
             "brokers": broker_rows(self._cleaned),
             "missing": missing_rows(self._cleaned),
             "failed": [
@@ -267,8 +282,9 @@ def _plain(reason: str) -> str:
     return reason.removeprefix(f"not done within {round(ROUND_S * 1000)} ms: ")
 
 
-def rehearsal_sentences(job: PersonErasure, partitions: Sequence[TopicPartition], standing: str | None) -> list[str]:
+def rehearsal_sentences(rehearsed: RehearsedErasure, standing: str | None) -> list[str]:
     """Returns what will happen, in sentences."""
+    job, partitions = rehearsed.job, rehearsed.partitions
     reach = job.reach or {}
     topics, chosen = {key.topic for key in partitions}, set(partitions)
     found = {key: each for key, each in job.searching.found().items() if key in chosen}
@@ -301,6 +317,11 @@ def rehearsal_sentences(job: PersonErasure, partitions: Sequence[TopicPartition]
     failed = len(job.searching.results) - len(job.searching.searched())
     if failed:
         sentences.append(f"Nothing is erased in {_plural(failed, 'partition')} that could not be searched.")
+    if rehearsed.tombstones:
+        sentences.append(
+            f"Then {_plural(rehearsed.tombstones, 'record')} with a key and no value will be written, so that tables "
+            "that were made of the topics forget the person too. Such a record contains the key."
+        )
     if standing is not None:
         sentences.append(f"For {standing} the brokers go on to look for the keys, and erase them again if they return.")
     return sentences

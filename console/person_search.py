@@ -24,6 +24,7 @@ ROUND_S: Final = 20.0
 RANGES_MAX: Final = 200
 """Ranges of offsets that are kept of a partition."""
 
+RUNNING_SHOWN: Final = 20
 RANGES_SHOWN: Final = 10
 ROWS_MAX: Final = 500
 """Partitions on the page, those with records first; the others are only counted."""
@@ -77,8 +78,8 @@ class PersonSearch:
     def _done(self) -> int:
         return sum(done for done, _ in self._bytes.values())
 
-    def progress(self) -> dict[str, int]:
-        """Returns how far the search is."""
+    def progress(self) -> dict[str, Any]:
+        """Returns how far the search is, with the partitions that are searched now."""
         found = self._bytes if self._call is None else self._bytes | dict(self._call.progress)
         searched = sum(1 for key, (done, total) in found.items() if key in self.results or 0 < total <= done)
         return {
@@ -86,6 +87,11 @@ class PersonSearch:
             "searched": max(searched, len(self.results)),
             "bytes": sum(done for done, _ in found.values()),
             "total_bytes": sum(total for _, total in found.values()),
+            "running": [
+                {**key._asdict(), "bytes": done, "total_bytes": total}
+                for key, (done, total) in found.items()
+                if key not in self.results and done < total
+            ][:RUNNING_SHOWN],
         }
 
     def found(self) -> dict[TopicPartition, SearchedPartition]:

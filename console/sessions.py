@@ -219,6 +219,7 @@ class Sessions:
         self._by_hash.clear()
         self._shared = None
         for session in sessions:
+            session.work.end()
             await session.client.close()
 
     def _check_room(self, address: str, user: str) -> None:
@@ -261,6 +262,7 @@ class Sessions:
         return self._by_hash[key].used_ms
 
     def _end(self, session: ConsoleSession) -> None:
+        session.work.end()
         self._ports.tasks.spawn(session.client.close(), name="a session of the console ends")
 
 

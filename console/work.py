@@ -122,6 +122,13 @@ class SessionWork:
         self.cancel_search(erasure_id)
         self._tasks.spawn(self.erasures[erasure_id].erase(), name="an erasure of the console")
 
+    def end(self) -> None:
+        """Forgets plans and keys, when the session ends. What runs ends with the session's client."""
+        self._plans.clear()
+        for erasure_id, job in self.erasures.items():
+            self.cancel_search(erasure_id)
+            job.forget()
+
     # ------------------------------------------------------------------ answers
     async def shared(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:
         """Returns an answer; requests within `ANSWER_AGE_MS` share it. Errors: those of `ask`."""

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
+from lowtide.protocol.key_hash import partition_of_key
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
 
@@ -131,6 +132,9 @@ async def test_a_broker_that_is_away_is_named_until_it_is_back(page: Page, clust
         (row,) = [row for row in (await page.view("ledger"))["erasures"] if row["id"] == erasure_id]
         assert (row["missing"], row["records"], row["topics"]) == ([3], 3, ["away"])
         assert files_with(cluster, marker) != []
+        status, answer = await page.post("erase/confirm", {"id": erasure_id})
+        assert (status, answer["gone"]) == (200, 0)
+        assert [row["broker"] for row in answer["brokers"] if row["clean"] < row["replicas"]] == [3]
     finally:
         await asyncio.to_thread(cluster.start_broker, 3)
     value = await until(page, erasure_id, lambda value: value["stage"] == "clean")
@@ -186,6 +190,24 @@ async def test_an_erasure_stands_until_it_is_ended(page: Page, cluster: LowtideC
     assert (status, plan["keys"]) == (200, 1)
     assert (await page.post("standing/end", {"plan": plan["plan"]}))[0] == 200
     assert (await page.post("standing/rehearsal", {"id": erasure_id}))[0] == 404
+
+
+async def test_tombstones_tell_tables_downstream(page: Page, cluster: LowtideCluster):
+    """They are written after the erasure, with the key and no value, where Java's clients put the key."""
+    await create(cluster, "downstream", 3)
+    erasure_id, _ = await searched(page, topics=["downstream"])
+    status, refused = await page.post("erase/rehearsal", {"id": erasure_id, "tombstone": True, "standing_days": 1})
+    assert (status, refused["error"].startswith("A tombstone needs a key")) == (400, True)
+    plan = await erased(page, erasure_id, tombstone=True)
+    assert any(each.startswith("Then 1 record with a key and no value") for each in plan["sentences"])
+    value = await until(page, erasure_id, lambda value: value["stage"] == "clean")
+    assert value["erasure"]["tombstones"] == {"written": 1, "error": None}
+    assert files_with(cluster, f"of {PERSON} in downstream".encode()) == []
+    place = partition_of_key(PERSON.encode(), 3)
+    shown = await page.view(f"records?topic=downstream&partition={place}&place=end&count=1")
+    assert [(row["key"]["text"], row["value"]) for row in shown["records"]] == [(PERSON, None)]
+    erasure_id, found = await searched(page, topics=["downstream"])
+    assert [(row["partition"], row["records"]) for row in found["partitions"]] == [(place, 1)]
 
 
 async def test_a_receipt_is_signed_from_what_the_page_gives(page: Page, cluster: LowtideCluster, tmp_path: Path):
@@ -353,3 +375,31 @@ async def test_no_log_of_a_broker_has_a_key(page: Page, cluster: LowtideCluster)
     await erased(page, erasure_id)
     await until(page, erasure_id, lambda value: value["stage"] == "clean")
     assert PERSON not in cluster.log(since)
+
+
+async def test_another_session_asks_the_brokers_again(cluster: LowtideCluster):
+    """Who began the erasure may be gone: the ledger knows what the brokers must have erased, without any key."""
+    await create(cluster, "later", 2)
+    properties = {"bootstrap.servers": cluster.bootstrap}
+    async with console_of(properties, write=True) as page:
+        erasure_id, _ = await searched(page, topics=["later"])
+        await asyncio.to_thread(cluster.stop_broker, 2)
+        try:
+            await erased(page, erasure_id)
+            await until(page, erasure_id, lambda value: value["erasure"] and value["erasure"]["missing"])
+        except BaseException:
+            await asyncio.to_thread(cluster.start_broker, 2)
+            raise
+    await asyncio.to_thread(cluster.start_broker, 2)
+    async with console_of(properties, write=True) as page:
+        assert (await page.get(f"api/view/person?id={erasure_id}", **OWN)).status == 404
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                status, answer = await page.post("erase/confirm", {"id": erasure_id})
+                assert status == 200, answer
+                if all(row["clean"] == row["replicas"] for row in answer["brokers"]):
+                    break
+                await asyncio.sleep(0.1)
+        (row,) = [row for row in (await page.view("ledger"))["erasures"] if row["id"] == erasure_id]
+        assert row["missing"] == []
+    assert files_with(cluster, f"of {PERSON} in later".encode()) == []

@@ -1,15 +1,14 @@
 // Erasing a person: whose records, where, what was found, a rehearsal, the erasure, and which brokers are clean.
 // Keys go into the body of one request and are kept nowhere: not in the address, not in the browser's storage.
 import * as api from "./api.js";
-import { address, badge, field, figures, h, head, link, notice, panel, put, say, select, set } from "./dom.js";
+import { address, badge, field, figures, h, head, link, notice, panel, put, say, set } from "./dom.js";
 import { receiptPanel } from "./receipt.js";
 import { table } from "./table.js";
 import { bytes, clock, count, duration, moment, plural } from "./units.js";
+import { whomPanel } from "./whom.js";
 
 const STEPS = [["person", "Whose records"], ["search", "Search"], ["found", "What was found"], ["rehearsal", "Rehearsal"], ["erased", "Erased"], ["clean", "Clean everywhere"]];
 const AT = { searching: 1, found: 2, forgotten: 2, erasing: 4, cleaning: 5, clean: 6 };
-const BODY_MAX = 60_000;
-const KEYS_MAX = 1000;
 const TABLE = { tall: false };
 
 export function erasePage(main, given, { session }) {
@@ -84,102 +83,6 @@ function stepOf(job, rehearsed) {
   return job.erasure.erased === null ? 4 : 5;
 }
 
-// ------------------------------------------------------------------ whose records, and where
-function whomPanel(trouble, begun) {
-  const keys = h("textarea", { rows: 4, autocomplete: "off", autocapitalize: "off", spellcheck: "false", class: "mono", name: "keys" });
-  const format = select([["text", "Text"], ["hex", "Hexadecimal"], ["base64", "Base64"]], "text");
-  const file = h("input", { type: "file", change: () => take() });
-  const taken = h("span", { class: "hint", role: "status" });
-  const header = h("input", { autocomplete: "off", spellcheck: "false", maxlength: 8192, placeholder: "person=4711" });
-  const topics = h("input", { autocomplete: "off", spellcheck: "false", maxlength: 20_000, list: "erase-topics" });
-  const names = h("datalist", { id: "erase-topics" });
-  let fromFile = [];
-
-  async function take() {
-    set(trouble);
-    fromFile = [];
-    const [chosen] = file.files;
-    if (!chosen) {
-      taken.textContent = "";
-      return;
-    }
-    if (chosen.size > BODY_MAX) {
-      set(trouble, notice("trouble", `The file has more than ${bytes(BODY_MAX)}: use lowtide records erase --keys-from for so many keys.`));
-      file.value = "";
-      return;
-    }
-    fromFile = lines(await chosen.text());
-    taken.textContent = `${plural(fromFile.length, "key")} from the file.`;
-  }
-
-  const by = radios("by", [["keys", "By key"], ["header", "By header"]], () => fit());
-  const where = radios("where", [["some", "These topics"], ["all", "All topics that you may read"]], () => fit());
-  const keyFields = h("div", { class: "fields start" }, field("Keys, one in each line", keys, "At most 1,000. They are sent once, and kept in the console's memory until they are erased."),
-    field("Written as", format), h("div", {}, field("Or a file with a key in each line", file), taken));
-  const headerFields = h("div", { class: "fields start" }, field("Header, as NAME=VALUE", header, "Records that have this header with this value."));
-  const topicFields = h("div", { class: "fields start" }, field("Topics", topics, "Names, or patterns with * and ?, with commas between: orders, clicks-*"));
-  const fit = () => {
-    keyFields.hidden = by.value() !== "keys";
-    headerFields.hidden = !keyFields.hidden;
-    topicFields.hidden = where.value() !== "some";
-  };
-  fit();
-  const go = h("button", { class: "main" }, "Search");
-  api.view("topics").then((value) => set(names, value.topics.map((each) => h("option", { value: each.name }))), () => {});
-
-  async function search(event) {
-    event.preventDefault();
-    set(trouble);
-    const asked = {};
-    if (by.value() === "keys") {
-      asked.keys = [...lines(keys.value), ...fromFile];
-      asked.key_format = format.value;
-      if (asked.keys.length > KEYS_MAX) return fail(`These are ${count(asked.keys.length)} keys, and a search has at most ${count(KEYS_MAX)}.`);
-    } else {
-      asked.header = header.value;
-    }
-    const words = topics.value.split(",").map((each) => each.trim()).filter(Boolean);
-    if (where.value() === "all") asked.all = true;
-    else Object.assign(asked, { topics: words.filter((each) => !/[*?[]/.test(each)), patterns: words.filter((each) => /[*?[]/.test(each)) });
-    if (JSON.stringify(asked).length > BODY_MAX) return fail("The keys are too large together: use lowtide records erase --keys-from for so many.");
-    go.disabled = true;
-    try {
-      const { id } = await api.post("erase/search", asked);
-      keys.value = "";
-      header.value = "";
-      fromFile = [];
-      begun(id);
-    } catch (error) {
-      fail(error.message);
-    } finally {
-      go.disabled = false;
-    }
-    return null;
-  }
-
-  function fail(sentence) {
-    set(trouble, notice("trouble", sentence));
-    return null;
-  }
-
-  return panel("Whose records, and where", {}, h("form", { submit: search, autocomplete: "off" }, h("div", { class: "body" },
-    h("fieldset", {}, h("legend", {}, "Whose"), by.elements, keyFields, headerFields),
-    h("fieldset", {}, h("legend", {}, "Where"), where.elements, topicFields),
-    h("div", {}, go)), names));
-}
-
-function radios(name, options, changed) {
-  const inputs = options.map(([value], index) => h("input", { type: "radio", name, value, id: `${name}-${value}`, checked: index === 0, change: changed }));
-  return {
-    elements: h("div", { class: "fields" }, inputs.map((input, index) => h("div", { class: "choice" }, input, h("label", { for: input.id }, options[index][1])))),
-    value: () => inputs.find((each) => each.checked).value,
-  };
-}
-
-function lines(text) {
-  return text.split("\n").map((each) => each.replace(/\r$/, "")).filter(Boolean);
-}
-
 // ------------------------------------------------------------------ one erasure
 function jobParts(id, session, trouble, rehearsing) {
   const element = h("div", { class: "stack" });
@@ -191,11 +94,11 @@ function jobParts(id, session, trouble, rehearsing) {
   const foundPlace = h("div", { class: "stack" });
   put(element, foundPlace);
 
-  async function showFound() {
+  async function showFound(selector) {
     foundShown = true;
     try {
       const found = await api.view("person_found", { id });
-      set(foundPlace, foundPanels(found, id, session, rehearsing));
+      set(foundPlace, foundPanels(found, rehearsalPanel(id, session, rehearsing, selector.kind === "keys")));
       say(`${plural(found.records, "record")} found.`);
       focusHeading(foundPlace);
     } catch (error) {
@@ -212,7 +115,7 @@ function jobParts(id, session, trouble, rehearsing) {
         searchPart.show(job);
       } else if (job.stage === "found") {
         if (stage !== "found") set(element, foundPlace);
-        if (!foundShown) showFound();
+        if (!foundShown) showFound(job.selector);
       } else if (job.erasure) {
         if (!erasurePart.element.isConnected) {
           set(element, erasurePart.element);
@@ -249,17 +152,29 @@ function searchPanel(id, trouble) {
   const cancel = h("button", { type: "button", click: async () => {
     try { await api.post("erase/cancel", { id }); } catch (error) { set(trouble, notice("trouble", error.message)); }
   } }, "Cancel the search");
+  const rows = table({
+    ...TABLE,
+    caption: "Partitions that are searched now",
+    empty: "The leaders begin.",
+    rowKey: (row) => `${row.topic}-${row.partition}`,
+    columns: [
+      { title: "Partition", cell: (row) => `${row.topic} ${row.partition}` },
+      { title: "Searched", number: true, cell: (row) => bytes(row.bytes) },
+      { title: "Of", number: true, cell: (row) => bytes(row.total_bytes) },
+    ],
+  });
   return {
-    element: panel("The brokers search", { aside: "it goes on if you close this page" }, h("div", { class: "body" }, bar, said, h("div", {}, cancel))),
+    element: panel("The brokers search", { aside: "it goes on if you close this page" }, h("div", { class: "body" }, bar, said, h("div", {}, cancel)), rows.element),
     show(job) {
       const { partitions, searched, bytes: done, total_bytes: total } = job.search;
+      rows.show(job.search.running);
       if (Number(total)) bar.value = Math.min(1, Number(done) / Number(total));
       said.textContent = `${count(searched)} of ${plural(partitions, "partition")} of ${plural(job.topics, "topic")} searched for ${whose(job.selector)}: ${bytes(done)} of ${bytes(total)} so far.`;
     },
   };
 }
 
-function foundPanels(found, id, session, rehearsing) {
+function foundPanels(found, rehearsal) {
   const { reach } = found;
   const topics = table({
     ...TABLE,
@@ -295,7 +210,7 @@ function foundPanels(found, id, session, rehearsing) {
     ]), reach.unknown.map((each) => notice("warning", each))), topics.element),
     panel("Where", { aside: found.left_out ? `${plural(found.left_out, "partition")} left out` : null }, partitions.element),
     reachPanel(reach),
-    rehearsalPanel(id, session, rehearsing),
+    rehearsal,
   ];
 }
 
@@ -334,15 +249,16 @@ function reachPanel(reach) {
 }
 
 // ------------------------------------------------------------------ the rehearsal
-function rehearsalPanel(id, session, rehearsing) {
+function rehearsalPanel(id, session, rehearsing, byKeys) {
   const days = h("input", { type: "number", min: 0, max: 3650, value: "0", inputmode: "numeric" });
+  const tombstone = h("input", { type: "checkbox", id: "tombstone" });
   const shown = h("div");
   const own = h("div", { role: "alert" });
   const form = h("form", { submit: async (event) => {
     event.preventDefault();
     set(own);
     try {
-      const plan = await api.post("erase/rehearsal", { id, standing_days: Number(days.value) || 0 });
+      const plan = await api.post("erase/rehearsal", { id, standing_days: Number(days.value) || 0, tombstone: tombstone.checked });
       rehearsing();
       set(shown, confirmation(plan, session, own));
       say(plan.sentences[0]);
@@ -352,7 +268,8 @@ function rehearsalPanel(id, session, rehearsing) {
       set(own, notice("trouble", error.message));
     }
   } }, h("div", { class: "body" },
-    h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
+    byKeys ? [h("div", { class: "fields start" }, field("Erase the keys again if they return, for so many days", days, "0 means never. Until the end, a keyed digest of the keys is in the metadata store.")),
+    h("div", { class: "choice long" }, tombstone, h("label", { for: "tombstone" }, "Then write a record with each key and no value, so that tables that were made of the topics forget the person too"))] : null,
     h("div", {}, h("button", { class: "main" }, "Rehearse"))));
   return panel("Rehearsal", {}, form, h("div", { class: "body" }, own, shown));
 }
@@ -414,6 +331,7 @@ function erasurePanel() {
         ["Unreadable after", times.named ? duration(times.named - times.asked) : "–"],
         ["Clean after", times.clean ? duration(times.clean - times.asked) : "–"],
       ]), h("p", {}, "Erasure ", h("code", {}, job.id)), erasure.standing_until_ms ? h("p", {}, `It stands until ${moment(erasure.standing_until_ms)}: keys that return are erased again.`) : null);
+      if (erasure.tombstones) put(numbers, h("p", {}, `${plural(erasure.tombstones.written, "tombstone")} written.`), erasure.tombstones.error && notice("trouble", erasure.tombstones.error));
       brokers.show(erasure.brokers);
       if (erasure.failed_count) {
         if (!failedPlace.firstChild) set(failedPlace, panel("Not erased", {}, failed.element));

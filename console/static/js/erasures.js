@@ -104,8 +104,22 @@ function ledgerPart(session, one, wanted) {
   } }, "Export");
 
   function details(row) {
-    set(one, panel(`Erasure of ${clock(row.named_ms ?? row.changed_ms)}`, { aside: row.id, actions: [h("button", { type: "button", click: () => { set(one); again.focus(); } }, "Close")] },
-      h("div", { class: "body" }, h("dl", { class: "pairs" }, [
+    const answer = h("div", { role: "alert" });
+    const ask = h("button", { type: "button", click: async () => {
+      ask.disabled = true;
+      try {
+        const found = await api.post("erase/confirm", { id: row.id });
+        const left = found.brokers.filter((each) => each.clean < each.replicas);
+        set(answer, left.length ? left.map((each) => notice("warning", `Broker ${each.broker} is not clean yet: ${each.reasons.join("; ")}.`)) : notice("good", "Every broker is clean. The ledger says so too."));
+        await load();
+      } catch (error) {
+        set(answer, notice("trouble", error.message));
+      } finally {
+        ask.disabled = false;
+      }
+    } }, "Ask the brokers again");
+    set(one, panel(`Erasure of ${clock(row.named_ms ?? row.changed_ms)}`, { aside: row.id, actions: [session.write && row.missing.length ? ask : null, h("button", { type: "button", click: () => { set(one); again.focus(); } }, "Close")] },
+      h("div", { class: "body" }, answer, h("dl", { class: "pairs" }, [
         ["Records", row.named_ms === null ? "–" : count(row.records)], ["Topics", topicsOf(row.topics, row.topic_count)], ["Partitions", count(row.partitions)],
         ["By", row.principals.join(", ") || "–"], ["Named", moment(row.named_ms)], ["Last report", moment(row.changed_ms)],
         ["Not yet clean", row.missing.length ? `Broker ${row.missing.join(", ")}` : "None"],
@@ -124,8 +138,8 @@ function ledgerPart(session, one, wanted) {
         value.left_out ? notice("warning", `${plural(value.left_out, "older erasure")} left out.`) : null);
       rows.element.hidden = !value.known;
       const found = value.erasures.find((row) => row.id === wanted);
-      if (wanted && found) details(found);
-      else if (wanted) put(said, notice("warning", `The ledger has no record of the erasure ${wanted}.`));
+      if (wanted && found && !one.firstChild) details(found);
+      else if (wanted && !found) put(said, notice("warning", `The ledger has no record of the erasure ${wanted}.`));
     } catch (error) {
       set(said, notice("trouble", error.message));
     }

@@ -35,7 +35,7 @@ export function receiptPanel(id, session, { own = false } = {}) {
   ];
   return panel("Receipt", { aside: "what the ledger says" }, h("div", { class: "body" }, trouble,
     h("p", {}, "The document says which records were erased, when, who asked, which brokers are clean, and what is not covered. It has no key."),
-    own ? h("div", { class: "choice" }, nonce, h("label", { for: "with-nonce" }, "With the nonce: whoever has it can test whether a key was the erased one")) : null,
+    own ? h("div", { class: "choice long" }, nonce, h("label", { for: "with-nonce" }, "With the nonce: whoever has it can test whether a key was the erased one")) : null,
     h("div", { class: "fields" }, save),
     h("h3", {}, signs ? "Verify" : "Sign and verify"),
     signs ? h("p", {}, "The receipt is signed with the key of this console. It is the next one in the chain of the key: if one is missing, that is found.")

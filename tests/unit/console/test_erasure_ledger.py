@@ -15,10 +15,12 @@ from lowtide.admin.receipts.issuing import described, partitions_of
 from lowtide.admin.receipts.ledger import LEDGER_TOPIC, LedgerReader
 from lowtide.admin.records import FetchedRecords
 from lowtide.console.erasure_ledger import NO_RIGHT, LedgerErasure, ledger_page
+from lowtide.console.erasure_receipt import goal_of
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, encode_entry
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
-from tests.unit.admin.ledger_rows import ERASURE, PLACE, TIME_MS, TOPIC_ID, clean, named
+from tests.unit.admin.ledger_rows import END, ERASURE, PLACE, TIME_MS, TOPIC_ID, clean, named
 
 
 class LedgerBroker:
@@ -100,6 +102,20 @@ def test_the_missing_brokers_are_those_of_the_statement(entries: list[LedgerEntr
     row = own.row(ERASURE, {PLACE: (1, 2, 3)})
     assert row["missing"] == statement.not_confirmed
     assert row["records"] == sum(each.records for each in statement.searches)
+
+
+@pytest.mark.parametrize(
+    ("entries", "goal"),
+    [
+        ([named()], EraseGoal(100, 901)),
+        ([named(), named(searched_to=950, erasures_end=990, log_start_offset=120)], EraseGoal(120, 990)),
+        ([named(committed_ms=-1, erasures_end=-1)], EraseGoal(100, END)),
+        ([clean(1), clean(3, erasures_end=-1)], EraseGoal(100, 901)),
+        ([clean(3, erasures_end=-1)], EraseGoal(100, 0)),
+    ],
+)
+def test_what_brokers_must_have_erased_is_in_the_ledger(entries: list[LedgerEntry], goal: EraseGoal):
+    assert goal_of(partitions_of(entries, ERASURE.bytes)[PLACE]) == goal
 
 
 def test_a_cluster_that_never_erased_has_an_empty_ledger():

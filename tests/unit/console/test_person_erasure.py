@@ -167,7 +167,8 @@ def holds_keys() -> bool:
 def test_a_person_is_found_erased_and_forgotten():
     async def test(console: Console) -> None:
         job = await console.found()
-        assert job.value()["search"] == {"partitions": 1, "searched": 1, "bytes": 100, "total_bytes": 100}
+        progress = {"partitions": 1, "searched": 1, "bytes": 100, "total_bytes": 100, "running": []}
+        assert job.value()["search"] == progress
         value = await erasing.found_view(console.session, {"id": str(job.erasure_id)})
         assert [(row["records"], row["offsets"]) for row in value["partitions"]] == [(2, [[7, 8]])]
         await console.erase(job)
@@ -197,6 +198,22 @@ def test_keys_are_forgotten_if_nothing_follows_the_search():
     in_console(test)
 
 
+def test_the_end_of_a_session_forgets_keys():
+    async def test(console: Console) -> None:
+        job = await console.found()
+        await console.rehearsed(job)
+        console.cluster.scripts[None, ApiKey.FIND_RECORDS] = lambda *_: NO_ANSWER
+        running = await console.search()
+        await asyncio.sleep(1)
+        console.work.end()
+        await console.client.close()
+        await console.until(running, ErasureStage.ENDED)
+        assert job.stage is ErasureStage.FORGOTTEN
+        assert not holds_keys()
+
+    in_console(test)
+
+
 def test_a_cancelled_search_forgets_its_keys():
     async def test(console: Console) -> None:
         console.cluster.scripts[None, ApiKey.FIND_RECORDS] = lambda *_: NO_ANSWER
@@ -218,6 +235,7 @@ def test_a_search_goes_on_in_rounds_and_ends_when_nothing_advances():
         await asyncio.sleep(SEARCH_ROUND_S + 1)
         assert job.stage is ErasureStage.SEARCHING
         assert job.value()["search"]["bytes"] == 50
+        assert job.value()["search"]["running"] == [{**P0._asdict(), "bytes": 50, "total_bytes": 100}]
         ids = {each.request.search_id for each in console.cluster.asked if each.key == ApiKey.FIND_RECORDS}
         assert len(ids) == 1, "the next round continues the same search"
         await console.until(job, ErasureStage.FOUND)
