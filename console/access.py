@@ -133,7 +133,8 @@ async def users_view(client: AdminClient) -> dict[str, Any]:
             rows.append({"user": name, "mechanisms": [], "error": sentence_of(found)})
         else:
             mechanisms = [
-                {"name": mechanism.name.replace("_", "-"), "iterations": count} for mechanism, count in found.items()
+                {"name": "SCRAM-" + mechanism.name.replace("_", "-"), "iterations": count}
+                for mechanism, count in found.items()
             ]
             rows.append({"user": name, "mechanisms": mechanisms, "error": None})
     return {"users": rows, "left_out": max(0, len(users) - ROWS_MAX)}

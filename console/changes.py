@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from lowtide.console import (
+    access_changes,
     arguments,
     delete_job,
     erasing,
@@ -21,6 +22,7 @@ from lowtide.console import (
     topic_changes,
     topic_settings,
 )
+from lowtide.console.access_changes import RehearsedQuota, RehearsedRule
 from lowtide.console.answers import RefusedError, bad
 from lowtide.console.arguments import Parameters
 from lowtide.console.delete_job import DeleteJob, RehearsedDelete
@@ -131,6 +133,12 @@ REHEARSALS: Final[Mapping[str, Change]] = {
     "settings/rehearsal": _rehearsal(topic_settings.rehearse_settings, topic_settings.settings_value),
     "topic-deletion/rehearsal": _rehearse_topic_deletion,
     "records/rehearsal": _rehearse_records,
+    "acl/rehearsal": _rehearsal(
+        lambda session, given: access_changes.rehearse_rule(session.client, given), access_changes.rule_value
+    ),
+    "quota/rehearsal": _rehearsal(
+        lambda session, given: access_changes.rehearse_quota(session.client, given), access_changes.quota_value
+    ),
 }
 
 CHANGES: Final[Mapping[str, Change]] = {
@@ -147,5 +155,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "settings": _carried_out(topic_settings.carry_out_settings, RehearsedSettings),
     "topic-deletion": _delete_topic,
     "records": _carried_out(produce.carry_out_records, RehearsedRecords),
+    "acl": _carried_out(access_changes.carry_out_rule, RehearsedRule),
+    "quota": _carried_out(access_changes.carry_out_quota, RehearsedQuota),
 }
 """Changes require `console.write`."""

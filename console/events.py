@@ -1,7 +1,7 @@
 """Server-sent events: sends views, and each of them again whenever it changes.
 
-Between two updates are at least `INTERVAL_S`, and twenty times the duration of an update, so that a stream uses at most
-a twentieth of the event loop. One stream has all views of a browser: a browser opens at most six connections to a host,
+Between two updates are at least `INTERVAL_S`, and fifty times the duration of an update, so that a stream uses at most
+a fiftieth of the event loop. One stream has all views of a browser: a browser opens at most six connections to a host,
 and tabs would wait for each other.
 """
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from lowtide.runtime.clock import Clock
 
 INTERVAL_S: Final = 1.5
-SHARE: Final = 20
+SHARE: Final = 50
+"""An update takes at most one such part of the time: 2 %, which is what all tabs of a browser may cost a broker."""
+
 SILENT_S: Final = 15.0
 """After so long without a change a comment is sent, to notice a closed connection."""
 
@@ -78,7 +80,12 @@ async def _send(
         if now_ms - said_ms > SILENT_S * 1000:
             await response.write(b": nothing has changed\n\n")
             said_ms = now_ms
-        await asyncio.sleep(max(INTERVAL_S, SHARE * (now_ms - started_ms) / 1000 - 1))
+        await asyncio.sleep(pause_s(now_ms - started_ms))
+
+
+def pause_s(took_ms: int) -> float:
+    """Returns how long a stream waits after an update that took so long."""
+    return max(INTERVAL_S, (SHARE - 1) * took_ms / 1000)
 
 
 def _event(kind: str, number: int, value: bytes) -> bytes:

@@ -30,6 +30,9 @@ HOUR_MS = 3_600_000
 WIDE = 1000
 FIRST_PAGE_BYTES = 300_000
 FIRST_PAGE_MS = 300
+FIRST_PAGE_WORK_MS = 150
+"""Scripts, layout and styles of a first page with a thousand topics, in processor time."""
+
 SLOW = 3
 """So many times as long is allowed on a busy machine."""
 
@@ -117,6 +120,11 @@ PAGES = {
     "groups": ("#/groups", "audit"),
     "group": ("#/group?group=etl", "flights"),
     "deletes": ("#/deletes", "Ended"),
+    "access": ("#/access", "Who may do what"),
+    "users": ("#/access?show=users", "Users with SCRAM passwords"),
+    "broker": ("#/broker?broker=1", "log.dirs"),
+    "setting": ("#/setting?key=retention.ms", "flights"),
+    "transactions": ("#/transactions", "No transaction is open."),
     "purge": ("#/purge?topic=flights&partition=0", "Up to where"),
 }
 
@@ -207,6 +215,33 @@ def test_the_first_page_is_small_and_soon_there(browser: Any, address: str) -> N
     print(f"first page: {max(sizes)} bytes, first contentful paint {min(times):.0f} ms")
 
 
+@pytest.mark.parametrize("path", ["#/cluster", "#/topics"])
+def test_a_first_page_of_a_thousand_topics_is_little_work(browser: Any, address: str, path: str) -> None:
+    tab = Tab(browser, address)
+    topic = {"internal": False, "partitions": 3, "replicas": 3, "offline": 0, "behind": 0, "records": 10**9}
+    rows = [
+        {"name": f"topic-{number:04}", "bytes": 10**9, "replica_bytes": 3 * 10**9, **topic} for number in range(1000)
+    ]
+    value = json.dumps({"view": 0, "value": {"sizes_known": True, "topics": rows}})
+    if path == "#/topics":
+        events = f"event: value\ndata: {value}\n\n"
+        tab.page.route("**/api/events*", lambda route: route.fulfill(body=events, content_type="text/event-stream"))
+        tab.page.add_init_script("delete globalThis.SharedWorker")
+    works = []
+    for _ in range(4):
+        session = tab.context.new_cdp_session(tab.page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        tab.open(path).wait_for_selector("table tbody tr")
+        counted = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        works.append(sum(counted[name] for name in ("ScriptDuration", "LayoutDuration", "RecalcStyleDuration")) * 1000)
+        session.detach()
+    if path == "#/topics":
+        tab.page.get_by_role("link", name="topic-0000").wait_for()
+    tab.close()
+    print(f"{path}: {min(works):.0f} ms of work")
+    assert min(works) < FIRST_PAGE_WORK_MS
+
+
 def test_a_thousand_partitions_scroll(tab: Tab) -> None:
     """Only rows in sight are drawn, and the last one can be reached."""
     page = tab.open("#/topic?topic=wide")
@@ -238,6 +273,58 @@ def test_the_keyboard_reaches_everything(tab: Tab) -> None:
         "() => document.activeElement.tagName === 'H1' && document.activeElement.textContent === 'flights'"
     )
     assert page.title() == "flights – Lowtide"  # noqa: RUF001
+
+
+def test_the_search_box_finds_by_keyboard(tab: Tab, axe: str) -> None:
+    """As a combobox: the focus stays in the box, and the chosen hit is announced."""
+    page = tab.open("#/cluster")
+    page.wait_for_selector(".live:not(.still)")
+    box = page.get_by_role("combobox")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    assert box.get_attribute("aria-expanded") == "false"
+    page.keyboard.type("fl")
+    page.get_by_role("option", name="flights", exact=True).wait_for()
+    assert box.get_attribute("aria-expanded") == "true"
+    chosen = page.locator(f"#{box.get_attribute('aria-activedescendant')}")
+    assert (chosen.inner_text(), chosen.get_attribute("aria-selected")) == ("flights", "true")
+    assert findings(page, axe) == []
+    picture(page, "console-search-light")
+    page.keyboard.press("Escape")
+    assert page.get_by_role("option").count() == 0
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.type("flights/2/7")
+    page.get_by_role("option", name="Offset 7 in partition 2 of flights").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.type("aud")
+    page.get_by_role("option", name="audit", exact=True).wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="audit", exact=True).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") != "search"
+
+
+def test_ten_thousand_names_are_searched_at_once(tab: Tab) -> None:
+    """At most twenty hits of a kind are shown, with how many there are."""
+    page = tab.open("#/cluster")
+    names = {"names": [f"topic.{number:05}" for number in range(10_000)], "left_out": 0, "error": None}
+    none = {"names": [], "left_out": 0, "error": "You may not see them."}
+    found = {"topics": names, "groups": names, "users": none, "brokers": none, "settings": none}
+    page.route("**/api/view/names", lambda route: route.fulfill(json=found))
+    page.keyboard.press("/")
+    page.keyboard.type("topic.0")
+    page.get_by_role("option", name="topic.00000").first.wait_for()
+    assert page.get_by_role("option").count() == 40
+    assert "20 of 10,000" in page.locator("#search-hits").inner_text()
+    assert "Users were not searched: You may not see them." in page.locator("#search-hits").inner_text()
+
+
+def test_a_topic_and_its_groups_lead_to_each_other(tab: Tab) -> None:
+    page = tab.open("#/topic?topic=flights")
+    page.get_by_role("region", name="Groups of flights").get_by_role("link", name="etl").click()
+    page.get_by_role("region", name="Topics of etl").get_by_role("link", name="flights").click()
+    page.get_by_role("heading", name="flights", exact=True).wait_for()
 
 
 def test_the_theme_can_be_chosen_and_stays(tab: Tab) -> None:

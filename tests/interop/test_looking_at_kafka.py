@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -91,6 +92,47 @@ async def test_the_console_shows_it(bootstrap: str) -> None:
         assert len(records["records"]) > 0
         for view in ("deletes", f"segments?topic={TOPIC}&partition=0", f"history?topic={TOPIC}&partition=0"):
             assert await page.view(view) is not None, view
+
+
+async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "payments"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(TOPIC, value=b"v", partition=0)
+    assert producer.flush(60) == 0
+    async with console_of({"bootstrap.servers": bootstrap}, write=True) as page:
+        names = await page.view("names")
+        assert [names[kind]["error"] for kind in names] == [None] * 5
+        assert TOPIC in names["topics"]["names"]
+        assert {"log.retention.ms", "retention.ms"} <= set(names["settings"]["names"])
+        readers = await page.view(f"readers?topic={TOPIC}")
+        assert [(row["group"], row["committed"], row["furthest"]) for row in readers["groups"]] == [(GROUP, 2, 0)]
+        found = await page.view("transactions")
+        (row,) = found["transactions"]
+        assert (row["id"], row["state"], row["late"], found["orphans"]) == ("payments", "Ongoing", False, [])
+        (place,) = row["partitions"]
+        assert (place["topic"], place["holds"], place["first"]) == (TOPIC, True, 50)
+        broker = await page.view("broker?broker=1")
+        assert (broker["known"], broker["replicas"]) == (True, len(broker["replicas_shown"]))
+        settings = {row["key"]: row for row in (await page.view("broker.settings?broker=1"))["settings"]}
+        assert settings["log.segment.bytes"]["source"] == "the broker's file"
+        assert (await page.view("setting?key=retention.ms"))["meaning"]
+        assert (await page.view("moves"))["moves"] == []
+        assert not (await page.view("access.acls"))["secured"]
+        assert (await page.view("access.users"))["users"] == []
+        assert (await page.view("access.quotas"))["quotas"] == []
+        assert (await page.view("access.tokens"))["trouble"]
+        quota = {"user": "etl", "key": "consumer_byte_rate", "limit": "1000"}
+        status, plan = await page.post("quota/rehearsal", quota)
+        assert (status, plan["old"], plan["new"]) == (200, None, 1000.0)
+        assert (await page.view("access.quotas"))["quotas"] == []
+        assert (await page.post("quota", {"plan": plan["plan"]}))[0] == 200
+        async with asyncio.timeout(60):
+            while not (await page.view("access.quotas"))["quotas"]:
+                await asyncio.sleep(0.1)  # Brokers learn of it from the controller.
+        status, plan = await page.post("quota/rehearsal", quota | {"limit": "2000"})
+        assert (status, plan["old"], plan["new"]) == (200, 1000.0, 2000.0)
+    producer.abort_transaction(60)
 
 
 async def test_the_console_erases_nothing_there(bootstrap: str) -> None:

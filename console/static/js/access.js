@@ -1,6 +1,8 @@
 // Who may do what: ACLs, users, quotas and delegation tokens. No secrets come here.
 import * as api from "./api.js";
-import { address, badge, field, h, head, link, notice, panel, select, set } from "./dom.js";
+import { change } from "./change.js";
+import { dialog } from "./dialog.js";
+import { address, badge, field, h, head, link, notice, panel, say, select, set } from "./dom.js";
 import { liveMark, tabs } from "./page.js";
 import { table } from "./table.js";
 import { bytes, count, moment, plural } from "./units.js";
@@ -10,14 +12,14 @@ const NAMES = Object.fromEntries(TYPES);
 const PARTS = { acls: aclsPart, users: usersPart, quotas: quotasPart, tokens: tokensPart };
 const TITLES = [["acls", "ACLs"], ["users", "Users"], ["quotas", "Quotas"], ["tokens", "Delegation tokens"]];
 
-export function accessPage(main, given) {
+export function accessPage(main, given, { session }) {
   const shown = Object.hasOwn(PARTS, given.show) ? given.show : "acls";
   const live = liveMark();
   main.append(head("Access", { beside: live.mark }), tabs("Kinds of access", TITLES.map(([name, title]) => [name, title, address("access", { show: name })]), shown), live.trouble);
-  return PARTS[shown](main, given, live);
+  return PARTS[shown](main, given, live, session.write);
 }
 
-function aclsPart(main, given, live) {
+function aclsPart(main, given, live, write) {
   const type = select(TYPES, given.type ?? "topic");
   const name = h("input", { maxlength: 4096, value: given.name ?? "", placeholder: "flights", autocomplete: "off" });
   const form = h("form", {
@@ -40,7 +42,7 @@ function aclsPart(main, given, live) {
     ],
   });
   const acls = table({
-    caption: "ACLs",
+    caption: "List of ACLs",
     filter: "Filter by principal, resource or operation",
     empty: given.name ? "No ACL applies to it." : "There is no ACL.",
     rowKey: (row) => Object.values(row).join(" "),
@@ -51,11 +53,14 @@ function aclsPart(main, given, live) {
       { title: "Operation", text: (row) => row.operation, sort: (row) => row.operation, cell: (row) => wordsOf(row.operation) },
       { title: "Resource", text: (row) => `${row.type} ${row.name}`, sort: (row) => `${row.type} ${row.name}`, cell: resourceOf },
       { title: "From", text: (row) => row.host, sort: (row) => row.host, cell: (row) => hostOf(row.host) },
+      { title: "Change", cell: (row) => h("button", { type: "button", class: "plain", "aria-label": `Remove ${wordsOf(row.operation)} of ${row.principal} on ${row.name}`, click: () => aclDialog("remove", row, write, outcomes) }, write ? "Remove" : "Rehearse") },
     ],
   });
+  const outcomes = h("div", { role: "status" });
+  const add = h("button", { type: "button", click: () => aclDialog("add", { type: given.type ?? "topic", name: given.name ?? "", principal: "User:", host: "*", operation: "READ", allows: true, prefixed: false }, write, outcomes) }, write ? "Add an ACL" : "Rehearse an ACL");
   const place = h("div", { class: "stack" });
-  main.append(panel("Who may do what", { aside: "by the ACLs that apply to one resource" }, h("div", { class: "body" }, form, given.name && h("p", {}, "A denial is stronger than a permission. Super users may do everything, and are not listed."), given.name && rights.element)), place);
-  set(place, panel(given.name ? "ACLs that apply to it" : "All ACLs", {}, acls.element));
+  main.append(panel("Who may do what", { aside: "by the ACLs that apply to one resource" }, h("div", { class: "body" }, form, given.name && h("p", {}, "A denial is stronger than a permission. Super users may do everything, and are not listed."), given.name && rights.element)), outcomes, place);
+  set(place, panel(given.name ? "ACLs that apply to it" : "All ACLs", { actions: [add] }, acls.element));
   return api.watch("access.acls", { type: given.type, name: given.name }, (value) => {
     if (!value.secured) {
       set(place, notice("warning", "The brokers have no authorizer: everybody who can connect may do everything."));
@@ -65,6 +70,46 @@ function aclsPart(main, given, live) {
     if (value.rights) rights.show(value.rights);
     live.warn([value.left_out && `The page leaves out ${plural(value.left_out, "ACL")}: there are too many.`]);
   }, live.mood);
+}
+
+const OPERATIONS = ["ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "CLUSTER_ACTION", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT"];
+
+/** Adds or removes an ACL: what its principal may do before and afterwards is shown first. */
+async function aclDialog(act, row, write, outcomes) {
+  const adds = act === "add";
+  const done = await dialog(adds ? "Add an ACL" : "Remove an ACL", (close) => {
+    const controls = {
+      principal: h("input", { value: row.principal, maxlength: 249, required: true, disabled: !adds }),
+      allows: select([["yes", "Allow"], ["no", "Deny"]], row.allows ? "yes" : "no", { disabled: !adds }),
+      operation: select(OPERATIONS.map((each) => [each, wordsOf(each)]), row.operation, { disabled: !adds }),
+      type: select(TYPES, row.type, { disabled: !adds }),
+      name: h("input", { value: row.name, maxlength: 249, required: true, disabled: !adds }),
+      prefixed: select([["no", "This name"], ["yes", "Names that begin so"]], row.prefixed ? "yes" : "no", { disabled: !adds }),
+      host: h("input", { value: row.host, maxlength: 249, disabled: !adds }),
+    };
+    const form = change({
+      title: adds ? "Which" : "This ACL",
+      path: "acl",
+      fields: h("div", { class: "fields start" }, field("Principal", controls.principal, "Such as User:alice; User:* is everybody."), field("Effect", controls.allows), field("Operation", controls.operation), field("Resource", controls.type),
+        field("Name", controls.name, "* is every name; the cluster is kafka-cluster."), field("Applies to", controls.prefixed), field("From", controls.host, "An address; * is everywhere.")),
+      asked: () => ({ act, principal: controls.principal.value.trim(), allows: controls.allows.value === "yes", operation: controls.operation.value, type: controls.type.value, name: controls.name.value.trim(), prefixed: controls.prefixed.value === "yes", host: controls.host.value.trim() }),
+      shown: (plan) => h("dl", { class: "pairs" }, h("dt", {}, "Principal"), h("dd", { class: "mono" }, plan.acl.principal), h("dt", {}, "May now"), h("dd", {}, listOf(plan.before.may)), h("dt", {}, "May afterwards"), h("dd", {}, listOf(plan.after.may)),
+        (plan.before.may_not.length > 0 || plan.after.may_not.length > 0) && [h("dt", {}, "Is denied now"), h("dd", {}, listOf(plan.before.may_not)), h("dt", {}, "Is denied afterwards"), h("dd", {}, listOf(plan.after.may_not))]),
+      confirm: (plan) => (plan.adds ? "Add this ACL" : "Remove this ACL"),
+      done: close,
+      danger: !adds,
+      write,
+    });
+    return [form.element, h("div", { class: "actions" }, h("button", { type: "button", click: () => close() }, "Cancel"))];
+  });
+  if (!done) return;
+  const words = done.adds ? "The ACL was added." : "The ACL was removed.";
+  set(outcomes, notice("good", words));
+  say(words);
+}
+
+function listOf(operations) {
+  return operations.length ? operations.map(wordsOf).join(", ") : "Nothing";
 }
 
 function resourceOf(row) {
@@ -86,7 +131,7 @@ function wordsOf(operation) {
 
 function usersPart(main, given, live) {
   const users = table({
-    caption: "Users",
+    caption: "All users",
     filter: "Filter by name",
     words: given.user,
     empty: "No user has a SCRAM password.",
@@ -113,9 +158,9 @@ const LIMITS = {
   connection_creation_rate: ["New connections", (value) => `${value} a second`],
 };
 
-function quotasPart(main, given, live) {
+function quotasPart(main, given, live, write) {
   const quotas = table({
-    caption: "Quotas",
+    caption: "All quotas",
     filter: "Filter by user, client or address",
     empty: "No quota is set.",
     rowKey: (row) => JSON.stringify([row.user, row.client, row.address]),
@@ -126,11 +171,47 @@ function quotasPart(main, given, live) {
       { title: "Limits", wrap: true, text: (row) => row.limits.map((each) => each.key).join(" "), cell: (row) => h("ul", { class: "bare" }, row.limits.map(limitOf)) },
     ],
   });
-  main.append(panel("Quotas", { aside: "of users, client ids and addresses, for each broker" }, quotas.element));
+  const outcomes = h("div", { role: "status" });
+  const add = h("button", { type: "button", click: () => quotaDialog(write, outcomes) }, write ? "Set a quota" : "Rehearse a quota");
+  main.append(outcomes, panel("Quotas", { aside: "of users, client ids and addresses, for each broker", actions: [add] }, quotas.element));
   return api.watch("access.quotas", {}, (value) => {
     quotas.show(value.quotas);
     live.warn([value.left_out && `The page leaves out ${plural(value.left_out, "quota")}: there are too many.`]);
   }, live.mood);
+}
+
+/** Sets or removes a quota: what it is now and what it will be is shown first. */
+async function quotaDialog(write, outcomes) {
+  const done = await dialog("Set a quota", (close) => {
+    const parts = [["user", "User"], ["client_id", "Client id"], ["ip", "Address"]].map(([part, title]) => {
+      const name = h("input", { maxlength: 249 });
+      const kind = select([["", "None"], ["name", "This name"], ["default", "Every other"]], part === "user" ? "name" : "", { "aria-label": `${title}: which`, change: () => { name.hidden = kind.value !== "name"; } });
+      name.hidden = kind.value !== "name";
+      name.setAttribute("aria-label", `${title}: name`);
+      return { part, value: () => (kind.value === "default" ? { default: true } : kind.value === "name" ? name.value.trim() : null), element: h("fieldset", {}, h("legend", {}, title), h("div", { class: "choice" }, kind, name)) };
+    });
+    const key = select(Object.entries(LIMITS).map(([each, [title]]) => [each, title]), "producer_byte_rate");
+    const limit = h("input", { maxlength: 32, inputmode: "decimal" });
+    const form = change({
+      title: "Which",
+      path: "quota",
+      fields: [h("div", { class: "fields start" }, parts.map((each) => each.element)), h("div", { class: "fields start" }, field("Limits", key), field("Limit", limit, "Bytes, percent or a number a second. Without a number the quota is removed."))],
+      asked: () => ({ ...Object.fromEntries(parts.map((each) => [each.part, each.value()])), key: key.value, limit: limit.value.trim() }),
+      shown: (plan) => h("dl", { class: "pairs" }, h("dt", {}, "Whose"), h("dd", { class: "mono" }, plan.entity), h("dt", {}, "Quota"), h("dd", { class: "mono" }, plan.key), h("dt", {}, "Limit now"), h("dd", {}, limitText(plan.key, plan.old)), h("dt", {}, "Limit afterwards"), h("dd", {}, limitText(plan.key, plan.new))),
+      confirm: (plan) => (plan.new === null ? "Remove this quota" : "Set this quota"),
+      done: close,
+      write,
+    });
+    return [form.element, h("div", { class: "actions" }, h("button", { type: "button", click: () => close() }, "Cancel"))];
+  });
+  if (!done) return;
+  const words = done.new === null ? "The quota was removed." : "The quota was set.";
+  set(outcomes, notice("good", words));
+  say(words);
+}
+
+function limitText(key, value) {
+  return value === null ? "No limit" : (LIMITS[key]?.[1] ?? String)(value);
 }
 
 function whom(part, others) {
@@ -145,7 +226,7 @@ function limitOf({ key, value }) {
 
 function tokensPart(main, given, live) {
   const tokens = table({
-    caption: "Delegation tokens",
+    caption: "All delegation tokens",
     filter: "Filter by owner or id",
     empty: "There is no token that you may see.",
     rowKey: (row) => row.id,

@@ -2,11 +2,9 @@
 import * as api from "./api.js";
 import { address, badge, figures, h, head, link, notice, panel, select, set } from "./dom.js";
 import { offsetChanges } from "./offsets.js";
-import { liveMark } from "./page.js";
+import { liveMark, stateOf } from "./page.js";
 import { table } from "./table.js";
 import { count, plural } from "./units.js";
-
-const GOOD = new Set(["stable"]);
 
 const KINDS = [["", "All kinds"], ["classic", "Classic"], ["consumer", "Consumer (KIP-848)"], ["share", "Share"], ["streams", "Streams"]];
 
@@ -39,12 +37,6 @@ export function groupsPage(main, given) {
     groups.show(value.groups.filter((row) => (!given.kind || row.kind === given.kind) && (!given.state || row.state === given.state)));
     live.warn([...value.errors, value.without_lag && `The lag of ${plural(value.without_lag, "group")} was not looked up: there are too many.`]);
   }, live.mood);
-}
-
-/** The state of a group, coloured by whether it reads. */
-export function stateOf(state) {
-  const known = state.toLowerCase();
-  return badge(state || "unknown", GOOD.has(known) ? "good" : known.includes("rebalanc") || known === "assigning" || known === "reconciling" ? "warn" : "");
 }
 
 export function groupPage(main, given, { session }) {

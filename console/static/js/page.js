@@ -1,5 +1,5 @@
 // What every live page has: whether it is connected, and the sentence about a trouble.
-import { h, notice, set } from "./dom.js";
+import { badge, h, notice, set } from "./dom.js";
 
 /** The mark of a live page beside its heading, and the place of its trouble. `mood` is for `watch`. */
 export function liveMark() {
@@ -25,4 +25,12 @@ export function liveMark() {
 export function tabs(label, choices, chosen) {
   return h("nav", { class: "tabs", "aria-label": label }, h("ul", {}, choices.map(([name, title, href]) =>
     h("li", {}, h("a", { href, "aria-current": name === chosen ? "page" : null }, title)))));
+}
+
+const READING = new Set(["stable"]);
+
+/** The state of a group, coloured by whether it reads. */
+export function stateOf(state) {
+  const known = state.toLowerCase();
+  return badge(state || "unknown", READING.has(known) ? "good" : known.includes("rebalanc") || known === "assigning" || known === "reconciling" ? "warn" : "");
 }

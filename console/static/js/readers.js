@@ -1,7 +1,7 @@
 // The groups that read a topic.
 import * as api from "./api.js";
 import { badge, h, link, notice, panel, set } from "./dom.js";
-import { stateOf } from "./groups.js";
+import { stateOf } from "./page.js";
 import { table } from "./table.js";
 import { count, plural } from "./units.js";
 

@@ -5,7 +5,7 @@ import { count } from "./units.js";
 
 const HITS = 20;
 const FRESH_MS = 30_000;
-const PLACE = /^(.+)[/:](\d{1,10})(?:[/:@](\d{1,19}))?$/;
+const PLACE = /^([^/:]+)[/:](\d{1,10})(?:[/:@](\d{1,19}))?$/;
 
 /** What there is to find: how it is called, and the page that shows it. */
 const KINDS = [
@@ -48,7 +48,7 @@ export function searchBox(pages) {
   let options = [];
   let active = -1;
 
-  const list = h("div", { class: "hits", id: "search-hits", role: "listbox", "aria-label": "What was found", hidden: true });
+  const list = h("div", { class: "hits", id: "search-hits", role: "listbox", "aria-label": "What was found", hidden: true, mousedown: (event) => event.preventDefault() });
   const input = h("input", {
     type: "search",
     id: "search",
@@ -127,7 +127,7 @@ export function searchBox(pages) {
     if (!shown.length) return;
     const id = `search-${title.toLowerCase()}`;
     const rows = shown.map((name) => {
-      const option = h("a", { role: "option", id: `search-hit-${options.length}`, href: to(name), tabindex: "-1", "aria-selected": "false", mousedown: (event) => event.preventDefault(), click: () => leave() }, name);
+      const option = h("a", { role: "option", id: `search-hit-${options.length}`, href: to(name), tabindex: "-1", "aria-selected": "false", click: () => leave() }, name);
       options.push(option);
       return option;
     });
