@@ -53,25 +53,27 @@ async def cluster_page(session: ConsoleSession) -> dict[str, Any]:
     )
     found = AlertFacts(cluster=cluster, topics=topics, directories=directories, minima=await minima(client, topics))
     counts = {broker.broker_id: counts_of(broker.broker_id, topics) for broker in cluster.brokers}
+    brokers = [
+        {
+            "id": broker.broker_id,
+            "address": str(broker.address),
+            "rack": broker.rack,
+            "fenced": broker.is_fenced,
+            **counts[broker.broker_id]._asdict(),
+            **disk_values(directories.get(broker.broker_id), health.get(broker.broker_id)),
+            "health": health_value(health.get(broker.broker_id)),
+        }
+        for broker in cluster.brokers
+    ]
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
         "topics": sum(not topic.is_internal for topic in topics.values()),
         "partitions": sum(len(topic.partitions) for topic in topics.values()),
-        "brokers": [
-            {
-                "id": broker.broker_id,
-                "address": str(broker.address),
-                "rack": broker.rack,
-                "fenced": broker.is_fenced,
-                **counts[broker.broker_id]._asdict(),
-                **disk_values(directories.get(broker.broker_id), health.get(broker.broker_id)),
-                "health": health_value(health.get(broker.broker_id)),
-            }
-            for broker in cluster.brokers
-        ],
+        "brokers": brokers,
         "waiting_deletes": sum(max(0, each.waiting_deletes) for each in health.values()) if health else None,
         "alerts": [alert._asdict() for alert in alerts(found)],
+        "sees_disks": all(row["disks"] for row in brokers),
         "meanings": [each._asdict() for each in MEANINGS],
     }
 

@@ -64,6 +64,7 @@ async def test_every_view(page: Page, topic: str):
     cluster = await page.view("cluster")
     assert [broker["leads"] for broker in cluster["brokers"]] == [cluster["partitions"]]
     assert cluster["brokers"][0]["disks"][0]["live_bytes"] > 0
+    assert cluster["sees_disks"]
     (row,) = [each for each in (await page.view("topics"))["topics"] if each["name"] == topic]
     assert (row["partitions"], row["records"], row["behind"]) == (2, 2 * RECORDS, 0)
     found = await page.view(f"topic?topic={topic}")

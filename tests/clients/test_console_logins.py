@@ -91,6 +91,7 @@ async def test_the_access_rules_of_the_user_decide(secure: LowtideCluster):
         cluster = await page.view("cluster")
         assert cluster["brokers"][0]["disks"] is None or cluster["brokers"][0]["disks"] == []
         assert cluster["brokers"][0]["health"] is None
+        assert not cluster["sees_disks"], "no alert may claim that every disk has room"
 
 
 @asynccontextmanager

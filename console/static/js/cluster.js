@@ -50,7 +50,8 @@ export function clusterPage(main) {
     ].filter(Boolean)));
     set(alerts, value.alerts.length
       ? h("ul", { class: "notices" }, value.alerts.map((alert) => h("li", { class: `notice ${alert.severity}` }, h("b", {}, alert.name), " – ", alert.sentence)))
-      : notice("good", "None: every partition has its leader and all its replicas, and every disk has room."));
+      : value.sees_disks ? notice("good", "None: every partition has its leader and all its replicas, and every disk has room.")
+        : notice("", "None, as far as you may see: you may not see the log directories of all brokers, and only topics that you may describe count."));
     if (!meanings.childElementCount) set(meanings, value.meanings.map((each) => [h("dt", {}, each.name), h("dd", {}, `${each.meaning} ${each.remedy}`)]));
     brokers.show(value.brokers.map((broker) => ({ ...broker, controller: broker.id === value.controller })));
     set(disks, value.brokers.map(diskRows));

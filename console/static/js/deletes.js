@@ -1,6 +1,7 @@
 // Deletes: those of this console with their progress, those that wait, and those that ended last.
 import * as api from "./api.js";
 import { badge, figures, h, head, link, notice, panel, set } from "./dom.js";
+import { liveMark } from "./page.js";
 import { table } from "./table.js";
 import { ago, bytes, clock, count, duration, plural } from "./units.js";
 
@@ -49,8 +50,7 @@ function stepText(job, key, at, index) {
 }
 
 export function deletesPage(main, given, { session }) {
-  const live = h("span", { class: "live still" }, "Connecting");
-  const trouble = h("div", { role: "alert" });
+  const live = liveMark();
   const numbers = h("div");
   const own = h("div");
   const waiting = table({
@@ -84,7 +84,7 @@ export function deletesPage(main, given, { session }) {
     ],
   });
   const cluster = h("div", { class: "cluster-deletes" });
-  main.append(head("Deletes", { beside: live, actions: [h("a", { class: "button", href: "#/erase" }, session.write ? "Erase a person" : "Search a person"), h("a", { class: "button danger", href: "#/purge" }, session.write ? "Delete records" : "Rehearse a delete")] }), trouble, numbers, own, cluster);
+  main.append(head("Deletes", { beside: live.mark, actions: [h("a", { class: "button", href: "#/erase" }, session.write ? "Erase a person" : "Search a person"), h("a", { class: "button danger", href: "#/purge" }, session.write ? "Delete records" : "Rehearse a delete")] }), live.trouble, numbers, own, cluster);
   const panels = [panel("Waiting", { aside: "live" }, waiting.element), panel("Ended", { aside: "the last thousand, in memory" }, finished.element)];
   const jobs = new Map();
 
@@ -103,12 +103,8 @@ export function deletesPage(main, given, { session }) {
     } else {
       set(cluster, notice("", "These brokers do not say which deletes wait: only Lowtide's do, to users who may describe the cluster or the topic."));
     }
-    set(trouble, value.errors.map((each) => notice("warning", each)));
-  }, (sentence) => {
-    live.className = sentence ? "live away" : "live";
-    live.textContent = sentence ? "Not connected" : "Live";
-    if (sentence) set(trouble, notice("trouble", sentence));
-  });
+    live.warn(value.errors);
+  }, live.mood);
 }
 
 function showOwn(place, jobs, own) {

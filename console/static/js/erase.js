@@ -60,7 +60,7 @@ export function erasePage(main, given, { session }) {
     }, (sentence) => {
       if (!sentence) return;
       live.className = "live away";
-      live.textContent = "Not connected";
+      live.textContent = "Not live";
       set(trouble, notice("trouble", sentence, " ", link("What the ledger says about this erasure", "erasures", { id })));
     });
   }

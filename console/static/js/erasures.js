@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { dialog } from "./dialog.js";
 import { badge, field, h, head, link, notice, panel, put, say, set } from "./dom.js";
 import { unable } from "./erase.js";
+import { liveMark } from "./page.js";
 import { download, receiptPanel } from "./receipt.js";
 import { table } from "./table.js";
 import { ago, clock, count, duration, moment, plural } from "./units.js";
@@ -13,16 +14,15 @@ const STAGES = {
 };
 
 export function erasuresPage(main, given, { session }) {
-  const live = h("span", { class: "live still" }, "Connecting");
-  const trouble = h("div", { role: "alert" });
+  const live = liveMark();
   const one = h("div", { class: "stack" });
   const own = ownTable();
   const ownPlace = h("div");
   const ledger = ledgerPart(session, one, given.id);
-  const standing = standingPart(session, trouble);
-  const holds = holdsPart(session, trouble);
-  main.append(head("Erasures", { beside: live, actions: [h("a", { class: "button danger", href: "#/erase" }, session.write ? "Erase a person" : "Search a person")] }),
-    trouble, ownPlace, one, ledger.element, standing.element, holds.element);
+  const standing = standingPart(session, live.trouble);
+  const holds = holdsPart(session, live.trouble);
+  main.append(head("Erasures", { beside: live.mark, actions: [h("a", { class: "button danger", href: "#/erase" }, session.write ? "Erase a person" : "Search a person")] }),
+    live.trouble, ownPlace, one, ledger.element, standing.element, holds.element);
   const lowtide = [ledger.element, standing.element, holds.element];
   let loaded = false;
 
@@ -42,11 +42,7 @@ export function erasuresPage(main, given, { session }) {
       own.show(value.own);
     }
     standing.show(value.standing);
-  }, (sentence) => {
-    live.className = sentence ? "live away" : "live";
-    live.textContent = sentence ? "Not connected" : "Live";
-    set(trouble, sentence && notice("trouble", sentence));
-  });
+  }, live.mood);
 }
 
 function ownTable() {

@@ -1,4 +1,4 @@
-// What every live page has: whether it is connected, and the sentence about a trouble.
+// What every live page has: whether it is live, and the sentence about a trouble.
 import { badge, h, notice, set } from "./dom.js";
 
 /** The mark of a live page beside its heading, and the place of its trouble. `mood` is for `watch`. */
@@ -11,7 +11,7 @@ export function liveMark() {
     trouble,
     mood(sentence) {
       mark.className = sentence ? "live away" : "live";
-      mark.textContent = sentence ? "Not connected" : "Live";
+      mark.textContent = sentence ? "Not live" : "Live";
       if (sentence || away) set(trouble, sentence && notice("trouble", sentence));
       away = Boolean(sentence);
     },

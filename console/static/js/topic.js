@@ -1,7 +1,8 @@
 // One topic: its partitions, and of the chosen one the segments, the replicas and the last hour.
 import * as api from "./api.js";
-import { address, badge, figures, h, head, link, notice, panel, set } from "./dom.js";
+import { address, badge, figures, h, head, link, panel, set } from "./dom.js";
 import { historyPanel } from "./history.js";
+import { liveMark } from "./page.js";
 import { readersPanel } from "./readers.js";
 import { segmentsPanel } from "./segments.js";
 import { table } from "./table.js";
@@ -9,19 +10,18 @@ import { bytes, count, plural, setting } from "./units.js";
 
 export function topicPage(main, given, { session }) {
   const name = given.topic ?? "";
-  const live = h("span", { class: "live still" }, "Connecting");
-  const trouble = h("div", { role: "alert" });
+  const live = liveMark();
   const numbers = h("div");
   const under = h("p", { class: "under" });
   const settings = h("dl", { class: "pairs" });
   const detail = h("div", { class: "detail" });
   const actions = [
-    h("a", { class: "button", href: address("records", { topic: name, partition: given.partition ?? 0 }) }, "Browse records"),
+    h("a", { class: "button", href: address("records", { topic: name, partition: given.partition }) }, "Browse records"),
     h("a", { class: "button", href: address("produce", { topic: name, partition: given.partition }) }, "Write records"),
     h("a", { class: "button", href: address("settings", { topic: name }) }, "Settings"),
     h("a", { class: "button danger", href: address("purge", { topic: name, partition: given.partition }) }, session.write ? "Delete records" : "Rehearse a delete"),
   ];
-  const top = head(name, { beside: live, actions });
+  const top = head(name, { beside: live.mark, actions });
   top.append(under);
   const rows = table({
     caption: `Partitions of ${name}`,
@@ -42,7 +42,7 @@ export function topicPage(main, given, { session }) {
   });
   rows.mark(given.partition ?? null);
   const readers = readersPanel(name);
-  main.append(top, trouble, numbers, detail, panel("Partitions", {}, rows.element), readers.element, panel("What is kept", { aside: "settings of the topic" }, h("div", { class: "body" }, settings)));
+  main.append(top, live.trouble, numbers, detail, panel("Partitions", {}, rows.element), readers.element, panel("What is kept", { aside: "settings of the topic" }, h("div", { class: "body" }, settings)));
 
   const stops = [readers.start()];
   const parts = given.partition === undefined ? null : detailOf(detail, name, Number(given.partition), stops);
@@ -54,11 +54,7 @@ export function topicPage(main, given, { session }) {
       : [h("dt", {}, "Settings"), h("dd", {}, "You may not see them.")]);
     const chosen = parts && value.partitions.find((row) => String(row.partition) === given.partition);
     if (chosen) parts.show(chosen);
-  }, (sentence) => {
-    live.className = sentence ? "live away" : "live";
-    live.textContent = sentence ? "Not connected" : "Live";
-    set(trouble, sentence && notice("trouble", sentence));
-  }));
+  }, live.mood));
   return () => stops.forEach((stop) => stop());
 }
 
