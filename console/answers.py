@@ -5,6 +5,8 @@ Numbers that JavaScript would round (2**53 and more) are sent as strings, so tha
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -24,6 +26,9 @@ from lowtide.protocol.errors import ErrorCode
 
 EXACT_MAX: Final = 2**53 - 1
 """The largest integer that JavaScript does not round."""
+
+_BREAKS: Final = re.compile(r"</?(?:br|li|p|ul)\b[^<>]*>")
+_MARKS: Final = re.compile(r"</?[a-zA-Z][^<>]*>|`")
 
 RIGHTS: Final[Mapping[int, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
@@ -53,6 +58,13 @@ class RefusedError(Exception):
         super().__init__(sentence)
         self.status = status
         self.sentence = sentence
+
+
+def meaning_of(documentation: str | None) -> str | None:
+    """Returns the documentation of a setting without its marks: Lowtide's has Markdown, Apache Kafka's HTML."""
+    if not documentation:
+        return None
+    return " ".join(html.unescape(_MARKS.sub("", _BREAKS.sub(" ", documentation))).split())
 
 
 def bad(sentence: str) -> RefusedError:

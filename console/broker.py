@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lowtide.admin.cluster_description import describe_all_brokers
 from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
-from lowtide.console.answers import sentence_of
+from lowtide.console.answers import meaning_of, sentence_of
 from lowtide.console.arguments import Parameters, number, text
 from lowtide.console.cluster import counts_of, disk_values
 from lowtide.console.insight import health_of, health_value
@@ -121,7 +121,7 @@ def setting_value(entry: ConfigEntry) -> dict[str, Any]:
         "source": SOURCES.get(int(entry.source), f"source {int(entry.source)}"),
         "default": entry.is_default,
         "read_only": entry.is_read_only,
-        "meaning": entry.documentation,
+        "meaning": meaning_of(entry.documentation),
     }
 
 
@@ -138,7 +138,7 @@ async def setting_page(session: ConsoleSession, given: Parameters) -> dict[str, 
     )
     answers = [(resource, answer.get(key)) for resource, answer in _answered(on_brokers)]
     entries = [(each.name, entry) for each, entry in answers if each.type is ConfigResourceType.BROKER]
-    meanings = [entry.documentation for _, entry in answers if entry is not None]
+    meanings = [meaning_of(entry.documentation) for _, entry in answers if entry is not None]
     others = [entry.value for _, entry in on_topics if entry is not None and entry.source != ConfigSource.TOPIC]
     return {
         "key": key,

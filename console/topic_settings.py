@@ -14,7 +14,7 @@ from lowtide.admin.configs import ConfigChange, ConfigEntry, ConfigOperation, Co
 from lowtide.admin.errors import AdminError
 from lowtide.admin.retained import known
 from lowtide.console import arguments
-from lowtide.console.answers import bad
+from lowtide.console.answers import bad, meaning_of
 from lowtide.console.arguments import Parameters
 from lowtide.console.insight import asked_lowtide
 from lowtide.console.topic import topic_of
@@ -92,7 +92,7 @@ def setting_row(entry: ConfigEntry, default: str | None) -> dict[str, Any]:
         "set": entry.source == ConfigSource.TOPIC,
         "source": _SOURCES.get(entry.source, "another source"),
         "default": default,
-        "about": entry.documentation,
+        "about": meaning_of(entry.documentation),
         "type": entry.type,
         "sensitive": entry.is_sensitive,
         "read_only": entry.is_read_only,
