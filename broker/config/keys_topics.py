@@ -77,7 +77,7 @@ TOPIC_KEYS: Final[tuple[ConfigKey, ...]] = (
     _topic("lowtide.delete.erase", Type.BOOLEAN, "false", None, "lowtide.log.delete.erase",
            "Whether each replica erases deleted records about a second after the delete. No file then contains them and no fetch returns them."),
     _topic("lowtide.erasure.key.filter", Type.STRING, "search", OneOf(("none", "search")), "lowtide.log.erasure.key.filter",
-           "Whether a search for keys builds a filter of the keys of each closed segment that it reads (search), 13 to 39 bits a key. Later searches then read only the parts of these segments that may have one of their keys."),
+           "Whether a search for keys builds a filter of the keys of each segment that it reads (search), 13 to 39 bits a key. Later searches then read only the parts of these segments that may have one of their keys."),
     _topic("lowtide.hold.reason", Type.STRING, "", None, None, "Why the topic is held; shown to those whose deletes are refused."),
     _topic("lowtide.hold.until", Type.LONG, "-1", at_least(-1), None,
            "Until this time, in ms since 1970, no record of the topic is deleted, compacted or erased, and the topic can't be deleted; -1 is no hold. To lower it needs ALTER on the cluster."),

@@ -1,6 +1,7 @@
-"""The filter of the keys of a closed segment, which spares a search from reading what has none of its keys.
+"""The filter of the keys of a segment, which spares a search from reading what has none of its keys.
 
-A segment has up to 64 sections, each of whole batches. The filter has a table of entries: the hash of a key chooses a
+A filter covers a segment from its beginning to the end of a batch; a search reads what was appended since. What it
+covers has up to 64 sections, each of whole batches. The filter has a table of entries: the hash of a key chooses a
 bucket of the table, and an entry there has other bits of the hash and the section that has the key. A key in many
 sections has one entry for all of them, with more bits. The hash is keyed with a secret of the file, so clients can't
 choose keys that collide. The file `<base offset>.keyfilter` is, big-endian:
@@ -10,9 +11,9 @@ choose keys that collide. The file `<base offset>.keyfilter` is, big-endian:
 | 0         | 4     | "LTKF" |
 | 4         | 2     | version, 2 |
 | 6         | 16    | secret |
-| 22        | 8     | size of the segment |
-| 30        | 8     | position of the last batch in the segment |
-| 38        | 61    | header of the last batch |
+| 22        | 8     | bytes of the segment that it covers |
+| 30        | 8     | position of the last batch that it covers |
+| 38        | 61    | header of that batch |
 | 99        | 1     | number of sections, s |
 | 100       | 4     | number of buckets, b |
 | 104       | 12    | each section: position of its first batch (8), CRC-32C of the header of that batch (4) |
@@ -40,19 +41,20 @@ Two keys in three sections, the first one in all, the second one in section 1:
     >>> encoded in (None, head + table + bytes.fromhex("00000047") + page)  # None without the compiled module
     True
 
-Guards: it never says that a present key is absent. It counts only for the segment with that size and that last batch,
-and a section only if its first batch has that header: otherwise the whole segment is read. A damaged page may have
+Guards: it never says that a present key is absent. It counts only if the last batch that it covers is there, and a
+section only if its first batch has that header: otherwise the whole segment is read. A damaged page may have
 every key. A header has the CRC, the offset and the leader epoch: with the CRC alone, a producer that sends its last
 batch again after a truncation could make an old filter valid. A missing or invalid filter, also one of another version,
-means that the segment is read. After a segment was written again or cut, its filter is invalid; it still attests erased
-keys, so `segment_swap.py` removes it together with the old segment.
+means that the segment is read. A batch of the same offset and leader epoch
+follows the same batches in every log, so that a segment which was cut and continued has another last batch. After a
+segment was written again, its filter is invalid; it still attests erased keys, so `segment_swap.py` removes it together
+with the old segment.
 
 Only the compiled module has the hash: without it no filter is built or used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -104,12 +106,6 @@ def key_filter_path(directory: str, base_offset: Offset) -> str:
     return f"{directory}/{offset_name(base_offset)}{KEY_FILTER_SUFFIX}"
 
 
-def remove_key_filter(filesystem: FileSystem, directory: str, base_offset: Offset) -> None:
-    """Removes the filter of a segment, if there is one. Errors: OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        filesystem.unlink(key_filter_path(directory, base_offset))
-
-
 class Section(NamedTuple):
     """Some batches of a segment."""
 
@@ -122,9 +118,10 @@ class Section(NamedTuple):
 
 
 class SegmentEnd(NamedTuple):
-    """The end of a segment, by which its filter is known to be of this segment."""
+    """The end of what a filter covers, by which it is known to be of this segment."""
 
     size: int
+    """The bytes of the segment that it covers."""
     position: FilePosition
     """Of the last batch."""
     last: bytes
@@ -206,15 +203,21 @@ class KeyFilter:
     """The valid filter of a segment."""
 
     def __init__(
-        self, file: File, secret: bytes, buckets: int, sections: list[tuple[FilePosition, int]], segment_bytes: int
+        self,
+        file: File,
+        secret: bytes,
+        buckets: int,
+        sections: list[tuple[FilePosition, int]],
+        sizes: tuple[int, int],
     ) -> None:
+        """`sizes`: the bytes that it covers, and those of the segment."""
         self._file = file
         self._secret = secret
         self._buckets = buckets
         self._sections = sections
         """Position and CRC of each."""
         self._section_bits = max(len(sections) - 1, 0).bit_length()
-        self._segment_bytes = segment_bytes
+        self.covered_bytes, self._segment_bytes = sizes
         self._pages_at = _HEAD.size + _SECTION.size * len(sections) + _CRC_BYTES
 
     def possible(
@@ -222,15 +225,17 @@ class KeyFilter:
     ) -> list[tuple[FilePosition, FilePosition]]:
         """Returns the parts of the segment that may have one of the keys, from a batch to where another begins.
 
-        `floor`: where the first batch begins that is still there. Errors: OSError.
+        What it doesn't cover is one. `floor`: where the first batch begins that is still there. Errors: OSError.
         """
-        numbers = self._numbers(keys)
-        bounds = [position for position, _ in self._sections] + [self._segment_bytes]
+        uncovered = len(self._sections)
+        numbers = self._numbers(keys) | {uncovered}
+        bounds = [*(position for position, _ in self._sections), self.covered_bytes, self._segment_bytes]
         parts: list[tuple[FilePosition, FilePosition]] = []
         for number, (begin, end) in enumerate(pairwise(bounds)):
-            if number not in numbers or end <= floor:
+            if number not in numbers or end <= max(begin, floor):
                 continue
-            if begin >= floor and not _begins_with(log_file, begin, self._sections[number][1]):
+            is_section = number < uncovered and begin >= floor
+            if is_section and not _begins_with(log_file, begin, self._sections[number][1]):
                 return [(floor, self._segment_bytes)]
             if parts and parts[-1][1] == begin:
                 parts[-1] = (parts[-1][0], end)
@@ -291,6 +296,8 @@ def _entry(page: bytes, number: int) -> int:
 def open_key_filter(filesystem: FileSystem, path: str, log_file: File, segment_bytes: int) -> KeyFilter | None:
     """Returns the filter at `path` for a segment's `.log`; None if it is missing or was built for other bytes.
 
+    It may cover less than the segment, to which more was appended.
+
     Errors: OSError.
     """
     if native.compiled is None:
@@ -304,13 +311,14 @@ def open_key_filter(filesystem: FileSystem, path: str, log_file: File, segment_b
         magic, version, secret, size, position, last, count, buckets = _HEAD.unpack_from(head)
         end = _HEAD.size + count * _SECTION.size
         if (
-            (magic, version, size) == (_MAGIC, _VERSION, segment_bytes)
+            (magic, version) == (_MAGIC, _VERSION)
+            and size <= segment_bytes
             and head[end : end + _CRC_BYTES] == _NUMBER.pack(crc32c(head[:end]))
             and buckets > 0
-            and _ends_with(log_file, segment_bytes, position, last)
+            and _ends_with(log_file, size, position, last)
         ):
             sections = list(_SECTION.iter_unpack(head[_HEAD.size : end]))
-            return KeyFilter(file, secret, buckets, sections, segment_bytes)
+            return KeyFilter(file, secret, buckets, sections, (size, segment_bytes))
     file.close()
     return None
 
@@ -320,9 +328,9 @@ def _begins_with(log_file: File, position: FilePosition, crc: int) -> bool:
     return crc32c(log_file.pread(RECORD_BATCH_OVERHEAD, position)) == crc
 
 
-def _ends_with(log_file: File, segment_bytes: int, position: FilePosition, last: bytes) -> bool:
-    """Returns whether the segment's last batch begins at `position` and has this header."""
-    if not 0 <= position <= segment_bytes - RECORD_BATCH_OVERHEAD:
+def _ends_with(log_file: File, covered_bytes: int, position: FilePosition, last: bytes) -> bool:
+    """Returns whether the last covered batch begins at `position` and has this header."""
+    if not 0 <= position <= covered_bytes - RECORD_BATCH_OVERHEAD:
         return False
-    is_last = position + read_batch_header(last).size_bytes == segment_bytes
+    is_last = position + read_batch_header(last).size_bytes == covered_bytes
     return is_last and log_file.pread(RECORD_BATCH_OVERHEAD, position) == last

@@ -48,6 +48,9 @@ FOUND_MAX: Final = 100_000
 PROGRESS_BYTES: Final = 16 << 20
 """A search reports its progress after so many bytes."""
 
+TAIL_BYTES: Final = 16 << 20
+"""So much of the active segment may lie behind what its filter covers; if that is more, an eighth of what it covers."""
+
 
 class SearchedSegment(msgspec.Struct, frozen=True):
     """A segment to be searched, or to be searched again."""
@@ -183,7 +186,7 @@ class _SegmentsSearch:
                         position = end
                         break
                     self._search(segment, position, header, batch)
-                    last = SegmentEnd(segment.size, position, batch[:RECORD_BATCH_OVERHEAD])
+                    last = SegmentEnd(position + header.size_bytes, position, batch[:RECORD_BATCH_OVERHEAD])
                     position += header.size_bytes
                 self._reported += position - before
                 if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
@@ -213,22 +216,32 @@ class _SegmentsSearch:
         whole = [(segment.floor, segment.size)]
         if segment.floor >= segment.size or not self._matcher.may_match(segment.base_offset, segment.end_offset - 1):
             return []
-        if self._keys is None or not segment.is_closed or segment.end_offset > self.order.end_offset:
+        if self._keys is None:
             return whole
         path = key_filter_path(self.order.directory, segment.base_offset)
         key_filter = open_key_filter(self._filesystem, path, file, segment.size)
-        if key_filter is None and segment.floor:  # The bytes of a hole may come back after a power cut.
-            return whole
-        if key_filter is None:
+        must_build = self._must_build(segment, 0 if key_filter is None else key_filter.covered_bytes)
+        if key_filter is not None:
+            try:
+                if not must_build:
+                    return key_filter.possible(self._keys, file, segment.floor)
+            finally:
+                key_filter.close()
+        if must_build:
             secret = hashlib.blake2b(
                 segment.base_offset.to_bytes(8, "big"), key=self.order.secret, digest_size=SECRET_BYTES
             )
             self._builder = KeyFilterBuilder(secret.digest(), segment.size)
-            return whole
-        try:
-            return key_filter.possible(self._keys, file, segment.floor)
-        finally:
-            key_filter.close()
+        return whole
+
+    def _must_build(self, segment: SearchedSegment, covered_bytes: int) -> bool:
+        """Returns whether a filter is built that covers all that is searched of a segment."""
+        if segment.floor:  # The bytes of a hole may come back after a power cut.
+            return False
+        tail_bytes = segment.size - covered_bytes
+        if segment.is_closed:
+            return tail_bytes > 0 and segment.end_offset <= self.order.end_offset
+        return tail_bytes > max(TAIL_BYTES, covered_bytes // 8)
 
     def _search(self, segment: SearchedSegment, position: FilePosition, header: BatchHeader, batch: bytes) -> None:
         if not has_records(header) or not self._matcher.may_match(header.base_offset, header.last_offset):

@@ -18,7 +18,6 @@ from lowtide.storage.erasures.key_filter import (
     SegmentEnd,
     key_filter_path,
     open_key_filter,
-    remove_key_filter,
 )
 
 pytestmark = pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
@@ -229,9 +228,14 @@ def test_a_bucket_with_too_many_entries_has_every_key() -> None:
     assert len(page) == 64 + 4
 
 
-def test_a_filter_is_removed() -> None:
-    """Protects erased keys, which an old filter still attests."""
-    segment = FilteredSegment([[b"one"]])
-    remove_key_filter(segment.filesystem, FOLDER, 0)
-    assert segment.parts([b"one"]) is None
-    remove_key_filter(segment.filesystem, FOLDER, 0)
+def test_what_was_appended_since_is_always_read() -> None:
+    """Protects a person whose record is behind what the filter of the active segment covers."""
+    segment = FilteredSegment([[b"one"], [b"two"]])
+    end = segment.size + 700
+    segment.filesystem.write_bytes(LOG, segment.filesystem.read_bytes(LOG) + bytes(700))
+    assert segment.parts([b"nobody"], size=end) == [(segment.size, end)]
+    assert segment.parts([b"one"], size=end) == [(0, segment.starts[1]), (segment.size, end)]
+    assert segment.parts([b"two"], size=end) == [(segment.starts[1], end)]
+    assert segment.parts([b"nobody"], size=end, floor=segment.size + 9) == [(segment.size + 9, end)]
+    segment.change(LOG, segment.starts[1] + 17)
+    assert segment.parts([b"one"], size=end) is None, "the last batch that it covers was replaced"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lowtide.protocol import native
+from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT
-from lowtide.storage.erasures import key_filter, log_search
+from lowtide.storage.erasures import key_filter, log_search, search_work
 from lowtide.storage.erasures.log_search import LogSearch, SearchedLog, SearchFailure, SearchPorts, SearchTerms
 from lowtide.storage.erasures.record_search import KeySelector, OffsetSelector, RecordSelector
 from lowtide.storage.log.truncation import LogTruncation
@@ -290,6 +293,76 @@ def test_a_search_reads_only_the_sections_that_may_have_a_key(
         unread.append(offsets)
     assert len(unread) > 20, "the damaged section isn't read for most keys"
     assert all(offset // 2 != 25 for offsets in unread for offset in offsets)
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+def test_a_filter_of_the_active_segment_covers_its_beginning(
+    searched: SearchedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects large segments that are being written, and each record that was appended since."""
+    monkeypatch.setattr(search_work, "TAIL_BYTES", 4_000)
+    nobody = KeySelector(frozenset([b"nobody"]))
+    searched.world.append((b"person", bytes(800)))
+    assert searched.found(filters=True) == [0]
+    assert searched.names() == [], "it is small"
+    for _ in range(9):
+        searched.world.append((b"other", bytes(800)))
+    assert searched.found(nobody, filters=True) == []
+    built = searched.world.filesystem.read_bytes(f"{DIRECTORY}/{0:020d}.keyfilter")
+    searched.world.append((b"person", b"later"))
+    assert searched.found(filters=True) == [0, 10]
+    assert searched.world.filesystem.read_bytes(f"{DIRECTORY}/{0:020d}.keyfilter") == built
+    segment = searched.world.log.segments[0]
+    place = segment.find(5)
+    assert place is not None
+    content = bytearray(searched.world.filesystem.read_bytes(segment.path))
+    content[place.position + 61] ^= 1
+    searched.world.filesystem.write_bytes(segment.path, bytes(content))
+    assert searched.found(nobody, filters=True) == [], "only what isn't covered is read"
+    content[place.position + 61] ^= 1
+    searched.world.filesystem.write_bytes(segment.path, bytes(content))
+    for _ in range(6):
+        searched.world.append((b"other", bytes(800)))
+    assert searched.found(filters=True) == [0, 10]
+    assert searched.world.filesystem.read_bytes(f"{DIRECTORY}/{0:020d}.keyfilter") != built
+    searched.world.roll()
+    searched.world.append((b"end", b""))
+    assert searched.found(filters=True) == [0, 10]
+
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 2, 6]),
+        st.lists(st.sampled_from([b"person", b"others", b"nobody"]), max_size=6),
+        st.sampled_from(["", "", "roll", "reopen"]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+"""So many records are cut, these are appended in a later leader epoch, and what follows before the next search."""
+
+
+@pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
+@given(ROUNDS)
+def test_filters_of_the_active_segment_never_hide_a_record(rounds: list[tuple[int, list[bytes], str]]) -> None:
+    """Protects a person whatever was cut and appended again since the last search. All batches have the same size."""
+    searched = SearchedWorld()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(search_work, "TAIL_BYTES", 200)  # Two batches.
+        monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", 1)
+        for epoch, (cut, keys, event) in enumerate(rounds):
+            log = searched.world.log
+            if 0 < cut <= log.log_end_offset:
+                LogTruncation(log).truncate_to(log.log_end_offset - cut, now_ms=searched.world.now_ms)
+                log.truncating = 0
+            for key in keys:
+                rows = [(searched.world.now_ms, key, b"v", ())]
+                searched.world.append_batch(build_batch(rows, base_offset=log.log_end_offset, leader_epoch=epoch))
+            if event == "roll":
+                searched.world.roll()
+            elif event == "reopen":
+                searched.world.reopen()
+            assert searched.found(filters=True) == searched.found()
 
 
 @pytest.mark.skipif(native.compiled is None, reason="the compiled form wasn't built")
