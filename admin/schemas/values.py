@@ -42,7 +42,7 @@ RECURSIVE_BYTES_MAX: Final = 4 << 10
 NAMES: Final = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JSON Schema"}
 
 _NAMED: Final = ("record", "error", "enum", "fixed")
-_FAULTS: Final = (
+DECODING_FAULTS: Final = (
     EOFError,
     ValueError,
     IndexError,
@@ -54,6 +54,7 @@ _FAULTS: Final = (
     RecursionError,
     struct.error,
 )
+"""What fastavro raises for bytes that aren't of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class SchemaValues:
         name = NAMES[reader.kind]
         try:
             return SchemaValue(schema_id, name, plain(reader.read(value[begin:])))
-        except _FAULTS as error:
+        except DECODING_FAULTS as error:
             raise ValueError(
                 f"the value is not {name} of its schema {schema_id}: {str(error) or type(error).__name__}"
             ) from error
@@ -182,7 +183,7 @@ def avro_reader(text: str, references: Mapping[str, str]) -> Callable[[bytes], A
         is_recursive = _Shapes(named).check(schema)
     except UnsupportedSchemaError:
         raise
-    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, *_FAULTS) as error:
+    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, *DECODING_FAULTS) as error:
         raise UnsupportedSchemaError(f"fastavro refuses it: {error}") from error
 
     def read(value: bytes) -> Any:

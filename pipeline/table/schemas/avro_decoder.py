@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from lowtide.admin.schemas.framing import HEAD_BYTES, Head
 from lowtide.admin.schemas.registry import RegisteredSchema, Registry, UnsupportedSchemaError
+from lowtide.admin.schemas.values import DECODING_FAULTS
 from lowtide.pipeline.table.schemas.avro_types import AvroType, translate
 from lowtide.pipeline.table.schemas.conforming import conform
 from lowtide.pipeline.table.schemas.framed_decoder import FramedDecoder, ValueFormat, built
@@ -58,7 +58,7 @@ class AvroWriter:
             stream = io.BytesIO(value)
             try:
                 found.append(self._read(stream, self._schema))
-            except _FAULTS as error:
+            except DECODING_FAULTS as error:
                 dead[place] = f"the value is not Avro of its schema: {str(error) or type(error).__name__}"
                 continue
             if stream.tell() != len(value):
@@ -68,16 +68,3 @@ class AvroWriter:
 
     def _built(self, items: Sequence[Any]) -> pa.Array:
         return conform(pa.array(items, self._arrow), self._column)
-
-
-_FAULTS: Final = (
-    EOFError,
-    ValueError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    ArithmeticError,
-    MemoryError,
-    struct.error,
-)
