@@ -124,7 +124,7 @@ PAGES = {
     "users": ("#/access?show=users", "Users with SCRAM passwords"),
     "broker": ("#/broker?broker=1", "log.dirs"),
     "setting": ("#/setting?key=retention.ms", "flights"),
-    "transactions": ("#/transactions", "No transaction is open."),
+    "transactions": ("#/transactions", "No transaction that you may see is open."),
     "purge": ("#/purge?topic=flights&partition=0", "Up to where"),
 }
 

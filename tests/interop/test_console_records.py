@@ -91,9 +91,9 @@ def test_a_search_by_the_form(browser: Any, address: str, theme: str):
     """Each condition is in the address, which can be sent to others."""
     tab = Tab(browser, address, theme)
     page = tab.open("#/records")
-    page.get_by_label("Topic").fill("flights")
-    page.get_by_label("Filter").fill("delay > `100` && origin == 'EWR'")
-    page.get_by_label("Text").fill('"n": 10')
+    page.get_by_label("Topic", exact=True).fill("flights")
+    page.get_by_label("Filter", exact=True).fill("delay > `100` && origin == 'EWR'")
+    page.get_by_label("Text", exact=True).fill('"n": 10')
     page.get_by_role("button", name="Search").click()
     page.get_by_text("That is everything.").wait_for()
     wanted = [n for n in range(RECORDS) if n % 117 - 10 > 100 and n % 3 == 0 and str(n).startswith("10")]
