@@ -103,6 +103,15 @@ class AdminCall:
         return outcome
 
     # ------------------------------------------------------------------ brokers
+    async def of_all_brokers(
+        self, send: Send[BrokerId, V], what: Callable[[BrokerId], str]
+    ) -> tuple[list[V], dict[BrokerId, AdminError]]:
+        """Asks every broker. Returns the answers, and the errors by broker. Errors: as `each`."""
+        brokers = await self.cluster.brokers(self.deadline)
+        answers = await self.each(brokers, self.to_broker(lambda broker_id: broker_id), send, what)
+        errors = {broker_id: answer for broker_id, answer in answers.items() if isinstance(answer, AdminError)}
+        return [answer for answer in answers.values() if not isinstance(answer, AdminError)], errors
+
     async def to_controller(self, items: Collection[K]) -> Located[K]:
         """Assigns all items to the controller. Lowtide, and Kafka in KRaft mode, forward such requests to it."""
         return Located[K](placed={await self.cluster.controller(self.deadline): list(items)})

@@ -134,15 +134,8 @@ async def list_groups(
         ]
         return {broker_id: Done(found)}
 
-    groups: dict[str, GroupListing] = {}
-    errors: dict[BrokerId, AdminError] = {}
-    brokers = await call.cluster.brokers(call.deadline)
-    answers = await call.each(brokers, call.to_broker(lambda broker_id: broker_id), send, what)
-    for broker_id, answer in answers.items():
-        if isinstance(answer, AdminError):
-            errors[broker_id] = answer
-        else:
-            groups |= {listing.group_id: listing for listing in answer}
+    answers, errors = await call.of_all_brokers(send, what)
+    groups = {listing.group_id: listing for answer in answers for listing in answer}
     return ListedGroups(groups=dict(sorted(groups.items())), errors=errors)
 
 

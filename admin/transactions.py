@@ -104,15 +104,8 @@ async def list_transactions(
             return dict.fromkeys(asked, failure(what(broker_id), response.error_code))
         return {broker_id: Done(_listed(broker_id, response))}
 
-    found: dict[str, TransactionListing] = {}
-    errors: dict[BrokerId, AdminError] = {}
-    brokers = await call.cluster.brokers(call.deadline)
-    answers = await call.each(brokers, call.to_broker(lambda broker_id: broker_id), send, what)
-    for broker_id, answer in answers.items():
-        if isinstance(answer, AdminError):
-            errors[broker_id] = answer
-        else:
-            found |= answer
+    answers, errors = await call.of_all_brokers(send, what)
+    found = {name: listing for answer in answers for name, listing in answer.items()}
     return ListedTransactions(transactions=dict(sorted(found.items())), errors=errors)
 
 
