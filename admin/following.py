@@ -38,7 +38,7 @@ FETCH_BYTES: Final = 256 << 10
 """The bytes of a partition in one round."""
 
 BEHIND_MAX: Final = 10_000
-"""A partition with more unread offsets is skipped to its end."""
+"""If a partition has more unread offsets, following continues at its end and counts those in between as left out."""
 
 HELD_BYTES: Final = 8 << 20
 """The bytes of the rows of one round."""

@@ -95,7 +95,7 @@ def free_port() -> int:
 
 
 def fill(bootstrap: str, mib: int, codec: str) -> int:
-    """Writes JSON values; returns how many."""
+    """Writes records with JSON values. Returns the number of records."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": codec})

@@ -175,7 +175,7 @@ class OwnUsers:
         return len(self._users)
 
     def of(self, name: str) -> OwnUser | None:
-        """Returns a user, from the file as it is now."""
+        """Returns a user as the file has it now. The file is read again if it has changed."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp

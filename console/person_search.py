@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROUND_S: Final = 20.0
 RANGES_MAX: Final = 200
-"""Ranges of offsets that are kept of a partition."""
+"""The most ranges of found offsets that are kept for a partition."""
 
 RUNNING_SHOWN: Final = 20
 RANGES_SHOWN: Final = 10

@@ -130,7 +130,7 @@ def content(given: Any, what: str) -> bytes | None:
 
 
 def _bytes(form: str, text: str) -> bytes:
-    """Errors: ValueError, also as msgspec.DecodeError."""
+    """Returns the bytes of a content in its form. Errors: ValueError, of which msgspec.DecodeError is one."""
     if form == "hex":
         return bytes.fromhex(text)
     if form == "base64":

@@ -151,7 +151,7 @@ class _Lines:
 
 
 def _decoder(given: Parameters, ports: StreamPorts) -> ValueDecoder:
-    """Returns what a filter sees of values. Errors: RefusedError."""
+    """Returns the decoder of the values that a filter is applied to. Errors: RefusedError."""
     form = arguments.choice(given, "values", ("json", "msgpack"), "json")
     return ValueDecoder(ports.schemas, is_msgpack=form == "msgpack")
 

@@ -22,7 +22,7 @@ TOMBSTONES_MAX: Final = 10_000
 """Tombstones of one erasure: keys times topics."""
 
 STEP: Final = 200
-"""Keys that are placed without a break for the event loop."""
+"""So many keys are assigned to partitions before the event loop gets its turn."""
 
 
 async def keys_by_place(

@@ -58,7 +58,7 @@ class Ledger(msgspec.Struct):
     rows: dict[bytes, bytes]
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Adds the next record; a tombstone removes the earlier one."""
+        """Adds the next record of the topic. A tombstone removes what an earlier record with its key said."""
         if value is None:
             self.rows.pop(key or b"", None)
         elif key is not None:

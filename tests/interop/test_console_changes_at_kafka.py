@@ -1,4 +1,4 @@
-"""Changes in the console at an Apache Kafka: as at Lowtide, but without a forecast of deletions."""
+"""Changes an Apache Kafka cluster in the console. They work as at Lowtide, but without a forecast of deletions."""
 
 from __future__ import annotations
 
