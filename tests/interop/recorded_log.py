@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,12 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from lowtide.protocol.messages.find_records import (
+    FindRecordsPartition,
+    FindRecordsRequest,
+    FindRecordsTopic,
+    RecordOffsets,
+)
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.records import iterate_records
@@ -25,7 +32,8 @@ from lowtide.simulation.load import (
     PRODUCE_VERSION,
 )
 
-AT_THE_END, OUT_OF_RANGE = -1, -2
+FIND_RECORDS_VERSION = 1
+AT_THE_END, OUT_OF_RANGE, ABSENT = -1, -2, -3
 """Results of a read without a record, or of a delete beyond the end; as in `linearizable/main.go`."""
 
 LIMIT_MS = 10_000
@@ -42,6 +50,7 @@ class RecordedLog:
         self.topic = topic
         self.lines: list[dict[str, Any]] = []
         self._records = 0
+        self._acknowledged_end = 0
 
     def text(self) -> str:
         """One line for each operation."""
@@ -52,11 +61,14 @@ class RecordedLog:
 
         Errors: OSError when the connection is lost; the operation is in the history then.
         """
-        kind = chance.choices(("produce", "delete", "start", "end", "read"), (5, 2, 1, 1, 4))[0]
+        kinds = ("produce", "delete", "erase", "start", "end", "read")
+        kind = chance.choices(kinds, (5, 2, 2, 1, 1, 4))[0] if self._acknowledged_end else "produce"
         known = self._records
-        argument = {"produce": self._records, "delete": chance.randint(max(0, known - 8), known)}.get(
-            kind, chance.randint(max(0, known - 10), known)
-        )
+        argument = {
+            "produce": self._records,
+            "delete": chance.randint(max(0, known - 8), known),
+            "erase": chance.randint(max(0, self._acknowledged_end - 10), max(0, self._acknowledged_end - 1)),
+        }.get(kind, chance.randint(max(0, known - 10), known))
         self._records += kind == "produce"
         line = {
             "client": number,
@@ -70,6 +82,7 @@ class RecordedLog:
         ask: dict[str, Callable[[WireClient, int], Awaitable[int]]] = {
             "produce": self._produce,
             "delete": self._delete,
+            "erase": self._erase,
             "start": self._start,
             "end": self._end,
             "read": self._read,
@@ -77,10 +90,10 @@ class RecordedLog:
         try:
             line["result"] = await ask[kind](client, argument)
         except (OSError, UndecidedError) as error:
-            # A connection ends when its broker does, which does nothing after that; an error that passes may be
-            # followed by the effect.
-            line["returned"] = time.monotonic_ns() if isinstance(error, OSError) else 0
-            if kind in ("produce", "delete"):
+            # A connection ends when its broker does, which does nothing after that but repeat an erasure that its
+            # ledger names; an error that passes may be followed by the effect.
+            line["returned"] = time.monotonic_ns() if isinstance(error, OSError) and kind != "erase" else 0
+            if kind in ("produce", "delete", "erase"):
                 self.lines.append(line)
             if isinstance(error, OSError):
                 raise
@@ -94,6 +107,7 @@ class RecordedLog:
         answer = await client.request(ProduceRequest(acks=-1, timeout_ms=LIMIT_MS, topic_data=[data]), PRODUCE_VERSION)
         row = answer.responses[0].partition_responses[0]
         decided(row.error_code)
+        self._acknowledged_end = max(self._acknowledged_end, row.base_offset + 1)
         return int(row.base_offset)
 
     async def _delete(self, client: WireClient, offset: int) -> int:
@@ -103,6 +117,17 @@ class RecordedLog:
         answer = await client.request(DeleteRecordsRequest(topics=[topic], timeout_ms=LIMIT_MS), DELETE_RECORDS_VERSION)
         row = answer.topics[0].partitions[0]
         return int(row.low_watermark) if decided(row.error_code) else OUT_OF_RANGE
+
+    async def _erase(self, client: WireClient, offset: int) -> int:
+        """Returns the end of the erasure that names the record; without a record, of the last erasure in the log."""
+        named = [RecordOffsets(first_offset=offset, last_offset=offset)]
+        topic = FindRecordsTopic(name=self.topic, partitions=[FindRecordsPartition(partition_index=0, offsets=named)])
+        request = FindRecordsRequest(search_id=uuid.uuid4().bytes, topics=[topic], timeout_ms=LIMIT_MS, erase=True)
+        answer = await client.request(request, FIND_RECORDS_VERSION)
+        decided(answer.error_code)
+        row = answer.topics[0].partitions[0]
+        decided(row.error_code)
+        return int(row.erasures_end)
 
     async def _start(self, client: WireClient, _argument: int) -> int:
         return await self._bound(client, EARLIEST)
@@ -122,7 +147,7 @@ class RecordedLog:
         return int(row.offset)
 
     async def _read(self, client: WireClient, offset: int) -> int:
-        """Returns the number of the record at an offset."""
+        """Returns the number of the record at an offset; ABSENT for an erased record or the record of an erasure."""
         topic = FetchTopic(
             topic=self.topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)]
         )
@@ -133,7 +158,8 @@ class RecordedLog:
         if not row.records:
             return AT_THE_END
         found = {record.offset: record.value for record in iterate_records(bytes(row.records), max_bytes=1 << 20)}
-        return int(found[offset])
+        value = found.get(offset) or b""
+        return int(value) if value.isdigit() else ABSENT
 
 
 def decided(code: int) -> bool:

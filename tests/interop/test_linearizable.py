@@ -1,8 +1,8 @@
-"""The log of a partition is linearizable, deletes with it: Porcupine finds an order of all operations in which one log
-gives all answers.
+"""The log of a partition is linearizable, with deletes and erasures: Porcupine finds an order of all operations in
+which one log gives all answers.
 
-Several clients produce, delete, ask for both ends and read, all of one partition, while the broker is killed. A program
-that is not ours says whether the answers fit together.
+Several clients produce, delete, erase single records, ask for both ends and read, all of one partition, while the
+broker is killed. A program that is not ours says whether the answers fit together.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ async def test_a_killed_broker_answers_as_one_log(checker: Path, tmp_path: Path,
             async with asyncio.timeout(60):
                 await asyncio.sleep(LIFE_S)
                 while len(log.lines) < before + OPERATIONS_MIN / KILLS:
-                    await asyncio.sleep(0.05)
+                    await asyncio.wait(tasks, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
+                    assert not any(task.done() for task in tasks), [task for task in tasks if task.done()]
             if number < KILLS:
                 await broker.kill()
                 broker = ServeProcess(tmp_path / "log", *SETTINGS)
@@ -101,7 +102,7 @@ async def test_a_killed_broker_answers_as_one_log(checker: Path, tmp_path: Path,
             task.cancel()
         await broker.kill()
     kinds = {line["kind"] for line in log.lines if line["answered"]}
-    assert kinds == {"produce", "delete", "start", "end", "read"}
+    assert kinds == {"produce", "delete", "erase", "start", "end", "read"}
     assert verdict(checker, log.text(), tmp_path / "history.html") == "Ok", tmp_path / "history.html"
 
 
@@ -120,8 +121,32 @@ def test_the_checker_finds_what_no_log_answers(
     checker: Path, tmp_path: Path, kind: str, argument: int, result: int
 ) -> None:
     """Two records, a delete of the first one, and then an answer that can't be."""
-    log = RecordedLog("linear")
     steps = [("produce", 7, 0), ("produce", 8, 1), ("delete", 1, 1), (kind, argument, result)]
+    check_last_step(checker, tmp_path, steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "result"),
+    [("read", 1, 8), ("read", 0, -3), ("produce", 9, 2), ("erase", 0, 3), ("end", 0, 2)],
+    ids=[
+        "an erased record is read",
+        "another record is gone",
+        "an erasure has no offset",
+        "a record is not erased",
+        "an erasure is lost",
+    ],
+)
+def test_the_checker_finds_what_no_log_answers_after_an_erasure(
+    checker: Path, tmp_path: Path, kind: str, argument: int, result: int
+) -> None:
+    """Two records, an erasure of the second one, and then an answer that can't be."""
+    steps = [("produce", 7, 0), ("produce", 8, 1), ("erase", 1, 3), (kind, argument, result)]
+    check_last_step(checker, tmp_path, steps)
+
+
+def check_last_step(checker: Path, tmp_path: Path, steps: list[tuple[str, int, int]]) -> None:
+    """Expects that only the last step can't be."""
+    log = RecordedLog("linear")
     for number, (name, given, answer) in enumerate(steps):
         times = {"called": 10 * number, "returned": 10 * number + 5, "answered": True}
         log.lines.append({"client": 0, "kind": name, "argument": given, "result": answer} | times)

@@ -47,6 +47,10 @@ LEADING = tuple(
 )
 """First what decides over deletes, ISR and leaders."""
 
+LEDGER_TESTS = tuple(
+    f"tests/unit/broker/partitions/test_{name}.py"
+    for name in ("erasure_ledger", "standing_erasures", "lost_erasures", "replayed_erasures", "holds", "find_records")
+)
 COORDINATORS = "tests/unit/broker/coordinator"
 HANDLERS = "tests/unit/broker/handlers"
 
@@ -58,6 +62,9 @@ GROUPS = (
         ("tests/unit/replication/test_purgatory.py",),
         ("tests/unit/broker/partitions",),
     ),
+    Group("erasures", ("storage/erasures",), ("tests/unit/storage/erasures",), ("tests/unit/broker/partitions",)),
+    Group("receipts", ("admin/receipts",), ("tests/unit/admin/test_receipts.py",), ("tests/unit/cli",)),
+    Group("ledger", ("broker/ledger",), LEDGER_TESTS, ("tests/unit/broker/partitions",)),
     Group("replication", (*LEADING, "replication"), ("tests/unit/replication",), ("tests/unit/broker/partitions",)),
     *(
         Group(

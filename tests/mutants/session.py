@@ -246,6 +246,7 @@ class Mutants:
 
     def _functions(self) -> dict[tuple[str, FunctionKey], list[FunctionType]]:
         """Returns all function objects of the modules; one source may have several, or one behind a decorator."""
+        gc.unfreeze()  # tests/conftest.py freezes; frozen objects aren't listed.
         files = {module_of(path).__file__: path for path in self._sources}
         found: dict[tuple[str, FunctionKey], list[FunctionType]] = {}
         for each in gc.get_objects():

@@ -34,12 +34,23 @@ type Operation struct {
 const (
 	atTheEnd   = -1
 	outOfRange = -2
+	absent     = -3
 )
 
-// state of the log: its start, and the number of each record, in two bytes of a string, which can be compared.
+// nothing is the end of the last erasure of a log without one.
+const nothing = -1
+
+// In place of a record's number: it is erased, or it is the control record of an erasure.
+const (
+	erased  = 0xffff
+	erasure = 0xfffe
+)
+
+// state of the log: its start, the end of its last erasure, and the number of each record, in two bytes of a string, which can be compared.
 type state struct {
-	start int
-	log   string
+	start    int
+	erasures int
+	log      string
 }
 
 func (s state) end() int { return len(s.log) / 2 }
@@ -48,13 +59,38 @@ func (s state) record(offset int) int {
 	return int(s.log[2*offset])<<8 | int(s.log[2*offset+1])
 }
 
+func (s state) with(record int) state {
+	s.log += string([]byte{byte(record >> 8), byte(record)})
+	return s
+}
+
+// erase gives the logs that an erasure may leave if it answered result. It hides the record and appends an erasure that names it. If the
+// record is gone, it answers where the last erasure ends, or appends one all the same: it may have found the record before.
+func (s state) erase(offset, result int) []any {
+	isThere := offset >= s.start && s.record(offset) < erasure
+	if !isThere && (result == s.erasures || result == nothing && s.erasures <= s.start) {
+		return []any{s}
+	}
+	if result != s.end()+1 {
+		return nil
+	}
+	return []any{s.erased(offset)}
+}
+
+func (s state) erased(offset int) state {
+	if s.record(offset) < erasure {
+		s.log = s.log[:2*offset] + "\xff\xff" + s.log[2*offset+2:]
+	}
+	s = s.with(erasure)
+	s.erasures = s.end()
+	return s
+}
+
 // answer is the definition of the log: what an operation answers, and the log after it.
 func (s state) answer(asked Operation) (int, state) {
 	switch asked.Kind {
 	case "produce":
-		offset := s.end()
-		s.log += string([]byte{byte(asked.Argument >> 8), byte(asked.Argument)})
-		return offset, s
+		return s.end(), s.with(asked.Argument)
 	case "delete":
 		if asked.Argument > s.end() {
 			return outOfRange, s
@@ -71,6 +107,8 @@ func (s state) answer(asked Operation) (int, state) {
 			return outOfRange, s
 		case asked.Argument == s.end():
 			return atTheEnd, s
+		case s.record(asked.Argument) >= erasure:
+			return absent, s
 		}
 		return s.record(asked.Argument), s
 	}
@@ -80,6 +118,15 @@ func (s state) answer(asked Operation) (int, state) {
 // step gives the logs that an operation may leave: none if its answer is another, and two if it has none.
 func step(before, input, _ any) []any {
 	s, asked := before.(state), input.(Operation)
+	if asked.Kind == "erase" {
+		switch {
+		case asked.Argument >= s.end():
+			return nil // Records that were acknowledged are erased: this one is produced before.
+		case !asked.Answered:
+			return []any{s, s.erased(asked.Argument)}
+		}
+		return s.erase(asked.Argument, asked.Result)
+	}
 	result, after := s.answer(asked)
 	switch {
 	case !asked.Answered:
@@ -97,7 +144,7 @@ func describe(input, _ any) string {
 
 func main() {
 	model := (&porcupine.NondeterministicModel{
-		Init: func() []any { return []any{state{}} }, Step: step, DescribeOperation: describe,
+		Init: func() []any { return []any{state{erasures: nothing}} }, Step: step, DescribeOperation: describe,
 	}).ToModel()
 	var history []porcupine.Operation
 	lines := bufio.NewScanner(os.Stdin)
