@@ -1,8 +1,8 @@
 """What a reader copies from the pages: commands after `$ `, and programs in Python. Pure.
 
 A command is a line of a block that begins with `$ `; a `\\` at its end joins the next line. The lines below it, up to
-the next command or an empty line, are what it prints. A line that is only `...` stands for any lines. Of a command with
-`--keys-from -` the first line below is what the reader types.
+the next command or an empty line, are what it prints. Of a command with `--keys-from -` the first line below is what
+the reader types. What a program prints is the block below the words `It prints`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ def steps(page: str, text: str) -> Iterator[Step]:
                 if inner.strip() == "```":
                     break
                 body.append(inner)
-            yield Step(page, f"program {programs}", "\n".join(body) + "\n", "", ())
+            below = re.match(
+                r"\n*It prints\n\n((?: {4}.*\n)+)", text.split("```python\n")[programs].partition("```\n")[2]
+            )
+            printed = [] if below is None else [each.removeprefix("    ") for each in below[1].splitlines()]
+            yield Step(page, f"program {programs}", "\n".join(body) + "\n", "", tuple(printed))
             pending = next(lines, None)
             continue
         found = COMMAND.match(line)
@@ -91,18 +95,16 @@ def steps(page: str, text: str) -> Iterator[Step]:
 
 
 def without_a_prompt(page: str, text: str) -> list[str]:
-    """Returns the lines of a page that look like commands and don't begin with `$ `."""
+    """Returns the lines that look like commands without `$ `. A block that begins with `#!` is a file."""
     shown = {line for step in steps(page, text) for line in step.printed}
-    continued = {line.strip() for step in steps(page, text) for line in step.text.splitlines()}
     outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    lines = outside.splitlines()
-    return [
-        line
-        for before, line in zip(["", *lines], lines, strict=False)
-        if BARE.match(line)
-        and line.strip() not in shown | continued
-        and not before.endswith("\\")
-    ]
+    found = []
+    for block in re.findall(r"(?:^ {4}.*\n?)+", outside, re.MULTILINE):
+        if block.lstrip().startswith("#!"):
+            continue
+        lines = block.replace("\\\n", " ").splitlines()
+        found += [line for line in lines if BARE.match(line) and line.strip() not in shown]
+    return found
 
 
 def table(title: str) -> list[list[str]]:
@@ -120,7 +122,7 @@ class Reason(NamedTuple):
     reason: str
 
     def covers(self, step: Step) -> bool:
-        return step.page == self.page and step.name.startswith(self.beginning)
+        return step.page == self.page and f"{step.name} ".startswith(f"{self.beginning} ")
 
 
 def reasons() -> list[Reason]:

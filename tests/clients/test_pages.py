@@ -1,7 +1,7 @@
 """Pages are followed literally: their commands and programs in order, which print what the pages say.
 
-Each page has brokers of its own and an empty folder. `TRIALS` says what a page assumes: brokers, topics and records,
-and what stands for addresses and paths. Commands that can't be run here are in docs/lab/pages-tried.md, with reasons.
+Each page has brokers of its own and an empty folder (`page_trials.py`). Commands that can't be run here are in
+docs/lab/pages-tried.md, with reasons.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -24,131 +24,138 @@ from lowtide import LowtideCluster
 from tests.pages import Step, pages, reasons, steps
 
 from .command_lines import environment
+from .page_trials import TRIALS, Trial
 
+T = TypeVar("T")
 LIMIT_S = 120
-SERVERS = ("lowtide console --", "lowtide dev", "lowtide serve")
+READY = {"lowtide console --": "The console is at ", "lowtide dev": "bootstrap.servers=", "lowtide serve": '"ready"'}
+"""Commands that run until they are stopped, and what they have printed when they serve."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """What a page assumes that its reader has.
-
-    `before` is run by the shell first. `replaced` are pairs of a text of the page, in its commands and programs, and
-    the text that stands for it here. The output of commands that begin with one of `unlike` differs each time, or
-    is of other data: only the exit code is checked.
-    """
-
-    brokers: int = 1
-    config: Mapping[str, str] = field(default_factory=dict)
-    secure: bool = False
-    before: tuple[str, ...] = ()
-    replaced: tuple[tuple[str, str], ...] = ()
-    unlike: tuple[str, ...] = ()
-    codes: Mapping[str, int] = field(default_factory=dict)
-    slow: bool = True
-
-
-TRIALS: dict[str, Trial] = {}
+THREE = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
 
 
 class Reader:
-    """Somebody who copies from a page, in a folder of its own."""
+    """Copies from a page into a shell, in a folder of its own."""
 
-    def __init__(self, trial: Trial, cluster: LowtideCluster, folder: Path, stack: ExitStack) -> None:
-        self.trial, self.folder, self.stack = trial, folder, stack
+    def __init__(self, trial: Trial, cluster: LowtideCluster | None, folder: Path, stack: ExitStack) -> None:
+        self.trial, self.folder, self.stack = trial, folder / "work", stack
+        self.folder.mkdir()
+        address = None if cluster is None else cluster.bootstrap
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**environment(cluster.bootstrap), "PATH": path}
-        self.replaced = (
-            *trial.replaced,
-            ("127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094", cluster.bootstrap),
-            ("127.0.0.1:9092", cluster.bootstrap),
-            ("localhost:9092", cluster.bootstrap),
-            (".venv/bin/", ""),
-        )
-
-    def here(self, text: str) -> str:
-        for old, new in self.replaced:
-            text = text.replace(old, new)
-        return text
+        self.environment = {**environment(address), **trial.environment, "PATH": path, "DATA": str(folder / "data")}
+        self.replaced = [*trial.replaced, (".venv/bin/", "")]
+        if cluster is not None:
+            self.replaced += [(name, cluster.bootstrap) for name in (THREE, "127.0.0.1:9092", "localhost:9092")]
+            if "http.listeners" in trial.config:
+                [http] = cluster.http_addresses(cluster.broker_ids[0])
+                self.replaced.append(("http://127.0.0.1:9644", http.rstrip("/")))
+        self.servers = 0
 
     def follow(self, step: Step) -> None:
-        text = self.here(step.text)
-        if text.startswith(SERVERS):
+        """Runs a command or program to its end and checks what it prints; starts a server."""
+        text = step.text
+        for old, new in self.replaced:
+            text = text.replace(old, new)
+        if text.startswith(tuple(READY)):
             self.start(step, text)
             return
-        command = [sys.executable, "-c", text] if step.name.startswith("program") else ["bash", "-c", text]
         done = subprocess.run(
-            command,
+            self.command(step, text),
             cwd=self.folder,
             env=self.environment,
-            input=step.typed,
+            input=step.typed or of(step, self.trial.typed, ""),
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
             check=False,
         )
-        code = next((code for beginning, code in self.trial.codes.items() if step.name.startswith(beginning)), 0)
+        code = of(step, self.trial.codes, 0)
         assert done.returncode == code, f"{text}\n{done.stdout}\n{done.stderr}"
         if step.printed and not step.name.startswith(self.trial.unlike):
-            assert_printed(done.stdout, step.printed, text)
+            assert_printed(done.stdout, done.stderr, step.printed, text)
+
+    def command(self, step: Step, text: str) -> list[str]:
+        """Returns the command of a step. Python code with tests is run by pytest, and stays for the next ones."""
+        if not step.name.startswith("program"):
+            return ["bash", "-c", text]
+        if "pytest.fixture" in text:
+            (self.folder / "conftest.py").write_text(text, encoding="utf-8")
+            text = "def test_nothing():\n    pass\n"
+        if "def test_" not in text:
+            return [sys.executable, "-c", text]
+        name = f"test_{step.name.replace(' ', '_')}.py"
+        (self.folder / name).write_text(text, encoding="utf-8")
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder), name]
 
     def start(self, step: Step, text: str) -> None:
-        """Starts a server and waits for its first line; it stops in order at the end of the page."""
-        output = self.stack.enter_context((self.folder / "server.out").open("w+"))
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec {text}"], cwd=self.folder, env=self.environment, stdout=output, stderr=output
-        )
-        self.stack.callback(stop, process)
-        for _ in range(LIMIT_S * 10):
-            said = (self.folder / "server.out").read_text()
-            if "\n" in said:
-                break
-            assert process.poll() is None, f"{text}\n{said}"
-            time.sleep(0.1)
+        """Starts a server, and waits until it serves. It is stopped at the end of the page."""
+        self.servers += 1
+        said = self.folder / f"server-{self.servers}.txt"
+        with said.open("w") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {text}"], cwd=self.folder, env=self.environment, stdout=output, stderr=output
+            )
+        self.stack.callback(stop, process, said)
+        until = time.monotonic() + LIMIT_S
+        [ready] = (ready for beginning, ready in READY.items() if text.startswith(beginning))
+        while ready not in said.read_text(encoding="utf-8"):
+            assert process.poll() is None, f"{text}\n{said.read_text(encoding='utf-8')}"
+            assert time.monotonic() < until, text
+            time.sleep(0.05)
         if step.printed:
-            assert_printed(said.partition("\n")[0], step.printed[:1], text)
+            [line] = (line for line in said.read_text(encoding="utf-8").splitlines() if ready in line)
+            assert_printed(line, "", step.printed[:1], text)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes], said: Path) -> None:
+    """A server that is told to stop stops in order."""
     process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_S) == 0
+    assert process.wait(LIMIT_S) == 0, said.read_text(encoding="utf-8")
 
 
-def masked(line: str) -> str:
-    """Returns a line without what is another value each time, and with single spaces."""
-    line = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", line)
-    line = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID", line)
-    line = re.sub(r"\bid [\w-]{22}\b", "id ID", line)
-    line = re.sub(r"\babout [\d.]+ kB", "about SIZE", line)
-    line = re.sub(r"\bcoordinator \d+", "coordinator BROKER", line)
-    line = re.sub(r"\b(127\.0\.0\.1|localhost):\d+", r"\1:PORT", line)
-    return re.sub(r"  +", "  ", line).strip()
+def of(step: Step, values: Mapping[str, T], default: T) -> T:
+    """Returns the value for commands that begin like this one."""
+    return next((value for beginning, value in values.items() if step.name.startswith(beginning)), default)
 
 
-def assert_printed(output: str, shown: tuple[str, ...], text: str) -> None:
-    """`...` in a line of the page stands for any text; alone on a line, for any lines."""
-    pattern = "\n".join(
-        r"(?:.*\n?)*" if line == "..." else re.escape(masked(line)).replace("…", ".*") for line in shown
-    )
-    said = "\n".join(masked(line) for line in output.rstrip().splitlines())
-    assert re.fullmatch(pattern, said), f"{text}\nprints\n{said}\nthe page says\n" + "\n".join(map(masked, shown))
+def masked(text: str) -> str:
+    """Returns a text without what is another value each time, and with columns two spaces apart."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)
+    text = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID", text)
+    text = re.sub(r"--nonce \S+", "--nonce NONCE", text)
+    text = re.sub(r"\bid [\w-]{22}\b", "id ID", text)
+    text = re.sub(r"\bcoordinator \d+", "coordinator BROKER", text)
+    text = re.sub(r"\b(127\.0\.0\.1|localhost):\d+", r"\1:PORT", text)
+    if "bytes, about" in text:
+        text = re.sub(r"^(\w+ .*?) +\d+$", r"\1 SIZE", text, flags=re.MULTILINE)
+        text = re.sub(r"\babout [\d.]+ kB", "about SIZE", text)
+    if "leader  epoch  replicas" in text:
+        text = re.sub(r"^( +\d) .*", r"\1 REPLICAS", text, flags=re.MULTILINE)
+    return "\n".join(re.sub(r"  +", "  ", line).strip() for line in text.rstrip().splitlines())
+
+
+def assert_printed(out: str, err: str, shown: tuple[str, ...], text: str) -> None:
+    """A page shows the standard output, or errors and remarks below it. `…` in a line stands for any text."""
+    pattern = re.compile(re.escape(masked("\n".join(shown))).replace("…", ".*"))
+    said = f"{text}\nprints\n{out}{err}\nthe page says\n" + "\n".join(shown)
+    assert pattern.fullmatch(masked(out)) or pattern.fullmatch(masked(out + err)), said
 
 
 @contextmanager
 def reader(trial: Trial, folder: Path) -> Iterator[Reader]:
-    with LowtideCluster(
-        brokers=trial.brokers, config=trial.config, secure=trial.secure, data_directory=folder / "data"
-    ) as cluster, ExitStack() as stack:
-        work = folder / "work"
-        work.mkdir()
-        yield Reader(trial, cluster, work, stack)
+    with ExitStack() as stack:
+        cluster = None
+        if trial.brokers:
+            cluster = LowtideCluster(trial.brokers, config=trial.config, data_directory=folder / "data")
+            stack.enter_context(cluster)
+        yield Reader(trial, cluster, folder, stack)
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] if trial.slow else []) for page, trial in TRIALS.items()]
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * trial.slow) for page, trial in TRIALS.items()]
 )
 def test_a_page_can_be_followed(page: str, tmp_path: Path):
-    """A reader who copies each command gets what the page says."""
+    """Each command and program does what the page says, for a reader who copies it."""
     if shutil.which("kcat") is None and not os.environ.get("CI"):
         pytest.skip("kcat is not installed")
     trial, listed = TRIALS[page], reasons()
@@ -161,13 +168,14 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path):
 
 
 def test_each_command_is_run_or_has_a_reason():
-    """A page without a trial has reasons for all of its commands, and each reason is for a command."""
+    """A page without a trial has reasons for all of its commands, and each reason is that of a command."""
     listed = reasons()
     every = [step for page, text in pages().items() for step in steps(page, text)]
+    assert set(TRIALS) <= {step.page for step in every}
     assert [
         (step.page, step.name)
         for step in every
         if step.page not in TRIALS and not any(reason.covers(step) for reason in listed)
     ] == []
     assert [reason for reason in listed if not any(reason.covers(step) for step in every)] == []
-    assert set(TRIALS) <= {step.page for step in every}
+    assert all(reason.reason for reason in listed)

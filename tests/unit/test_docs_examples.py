@@ -100,7 +100,8 @@ def test_the_order_of_the_sources_is_as_the_page_lists_it():
 def test_targets_that_pages_name_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = {name for text in TEXTS.values() for name in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)}
+    pattern = re.compile(r"(?:`|^    (?:\$ )?)make ([a-z-]+)", re.MULTILINE)
+    named = {name for text in TEXTS.values() for name in pattern.findall(text)}
     assert {"run", "test", "demo"} <= named
     assert named <= targets
 
