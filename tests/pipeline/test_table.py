@@ -442,6 +442,15 @@ def test_the_schema_is_chosen_by_a_sample_and_kept(jobs, send, values, kind: str
     assert with_schema(options, jobs.catalog, jobs.cluster).schema.kind == kind
 
 
+def test_the_sample_is_of_records_that_are_there(lowtide, jobs, send, topic):
+    """The first offsets of a topic may have been erased, or compacted away."""
+    send(0, *[{"a": 1}] * 250)
+    place = TopicPartition(topic, 0)
+    with BlockingAdminClient(lowtide.bootstrap) as admin:
+        assert admin.erase_records([place], offsets={place: [(0, 229)]})[place].not_erased_by == {}
+    assert with_schema(jobs.job("auto")._options, jobs.catalog, jobs.cluster).schema.kind == "json"
+
+
 def test_an_empty_topic_does_not_show_its_schema(jobs):
     with pytest.raises(OptionError, match="has no records that show which schema its values have: give --schema"):
         with_schema(jobs.job("auto")._options, jobs.catalog, jobs.cluster)
