@@ -8,7 +8,7 @@ the reader types. What a program prints is the block below the words `It prints`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,41 +57,43 @@ def _leaves(node: object) -> Iterator[str]:
 
 def steps(page: str, text: str) -> Iterator[Step]:
     """Yields the commands and programs of a page in their order."""
-    lines = iter(enumerate(text.splitlines()))
-    programs = 0
-    pending: tuple[int, str] | None = next(lines, None)
-    while pending is not None:
-        _, line = pending
-        if line.strip() == "```python":
+    lines = text.splitlines()
+    place, programs = 0, 0
+    while place < len(lines):
+        found = COMMAND.match(lines[place])
+        if lines[place] == "```python":
             programs += 1
-            body = []
-            for _, inner in lines:
-                if inner.strip() == "```":
-                    break
-                body.append(inner)
-            below = re.match(
-                r"\n*It prints\n\n((?: {4}.*\n)+)", text.split("```python\n")[programs].partition("```\n")[2]
-            )
-            printed = [] if below is None else [each.removeprefix("    ") for each in below[1].splitlines()]
-            yield Step(page, f"program {programs}", "\n".join(body) + "\n", "", tuple(printed))
-            pending = next(lines, None)
-            continue
-        found = COMMAND.match(line)
-        if found is None:
-            pending = next(lines, None)
-            continue
-        indent, command = found[1], found[2]
-        printed: list[str] = []
-        pending = next(lines, None)
-        while pending is not None and pending[1].startswith(indent) and not COMMAND.match(pending[1]):
-            below = pending[1].removeprefix(indent)
-            if command.endswith("\\") and not printed:
-                command = command.removesuffix("\\") + below.lstrip()
-            else:
-                printed.append(below.rstrip())
-            pending = next(lines, None)
-        typed = f"{printed.pop(0)}\n" if TYPED in command and printed else ""
-        yield Step(page, command, command, typed, tuple(printed))
+            end = lines.index("```", place)
+            code = "\n".join(lines[place + 1 : end]) + "\n"
+            yield Step(page, f"program {programs}", code, "", _printed_by_program(lines[end + 1 :]))
+            place = end
+        elif found:
+            command, shown = _command(found[2], list(_indented(lines[place + 1 :], found[1])))
+            typed = f"{shown.pop(0)}\n" if TYPED in command and shown else ""
+            yield Step(page, command, command, typed, tuple(shown))
+        place += 1
+
+
+def _indented(lines: Sequence[str], indent: str) -> Iterator[str]:
+    """Yields the lines of a block below a command, up to the next command."""
+    for line in lines:
+        if not line.startswith(indent) or COMMAND.match(line):
+            return
+        yield line.removeprefix(indent).rstrip()
+
+
+def _command(first: str, below: list[str]) -> tuple[str, list[str]]:
+    """Returns a command of one or several lines, and the lines below it."""
+    while first.endswith("\\") and below:
+        first = first.removesuffix("\\") + below.pop(0).lstrip()
+    return first, below
+
+
+def _printed_by_program(below: Sequence[str]) -> tuple[str, ...]:
+    """Returns the lines of the block below `It prints`, which stands directly below a program."""
+    if [line for line in below if line][:1] != ["It prints"]:
+        return ()
+    return tuple(_indented(below[below.index("It prints") + 2 :], "    "))
 
 
 def without_a_prompt(page: str, text: str) -> list[str]:

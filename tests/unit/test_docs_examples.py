@@ -9,7 +9,7 @@ from pathlib import Path
 from lowtide.broker.config.broker_config import broker_key, load_config
 from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.sources import from_environment, from_settings, merge
-from lowtide.broker.config.topic_config import TOPIC_KEYS_BY_NAME
+from lowtide.broker.config.topic_config import TOPIC_KEYS
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
@@ -73,7 +73,7 @@ def test_each_kip_beside_an_api_is_explained_below():
 @each("page", TEXTS)
 def test_settings_that_pages_show_are_possible(page: str):
     """`--set key=value` and caps, of brokers, topics and groups; `key=value` is a placeholder."""
-    others = TOPIC_KEYS_BY_NAME | {key.name: key for key in KEYS_OF_GROUPS}
+    others = {key.name: key for key in (*TOPIC_KEYS, *KEYS_OF_GROUPS)}
     for name, value in re.findall(r"--set ([a-z.]+)=([^\s`,;]+)", TEXTS[page]):
         assert (name, value) == ("key", "value") or (others.get(name) or broker_key(name)).parse(value) is not None
     for name, version in re.findall(r"--max-version ([A-Za-z]+)=(\d+)", TEXTS[page]):
