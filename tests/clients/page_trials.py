@@ -116,8 +116,10 @@ TRIALS: dict[str, Trial] = {
         replaced=(
             (
                 "lowtide console --bootstrap-server 127.0.0.1:9092",
-                "lowtide console --port 0 --bootstrap-server 127.0.0.1:9092",
+                "lowtide console --port 0 --bootstrap-server localhost:9092",
             ),
+            ("broker-1:9092", "127.0.0.1:9092"),
+            ("--listen 0.0.0.0:8080", "--listen 127.0.0.1:0"),
         ),
         typed={"lowtide console-users add": "a long password\na long password\n"},
     ),
