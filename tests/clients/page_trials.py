@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 class Trial:
     """The beginning of a page, and how it differs here.
 
-    `before` is run by the shell first, in the reader's empty folder. Its `$DATA` is the folder of the brokers, which
-    are `brokers` many: none, one or several. `replaced` are pairs of a text in commands and programs of the page, and
-    the text that stands for it here. `typed` has what the reader types at commands with these beginnings. The output of
-    commands that begin with one of `unlike` has other values each time: only the exit code is checked, which is 0
-    unless `codes` has another one.
+    `brokers` are started first: none, one or several. Then the shell runs `before`, in the reader's empty folder. There
+    `$DATA` is the folder of the brokers, `$PAGES` that of the pages, and `$PORT` a free port, also in `environment`.
+    `replaced` are pairs of a text in commands and programs, and the text that stands for it here. `typed` has what the
+    reader types at commands with these beginnings. The output of commands that begin with one of `unlike` has other
+    values each time: only the exit code is checked, which is 0 unless `codes` has another one.
     """
 
     brokers: int = 1
@@ -134,5 +134,45 @@ TRIALS: dict[str, Trial] = {
     "docs/backup.md": Trial(
         replaced=(("--log-dirs /data/1,/data/2", "--log-dirs $DATA"), ("/backup/", "")),
     ),
-    "docs/log-directories.md": Trial(),
+    "docs/log-directories.md": Trial(
+        brokers=0,
+        environment={"LOWTIDE_BOOTSTRAP_SERVER": "127.0.0.1:$PORT"},
+        before=(
+            "lowtide serve --set listeners=PLAINTEXT://127.0.0.1:$PORT --set node.id=1 --set log.dirs=$PWD/1,$PWD/2",
+            "lowtide topics create flights --partitions 3",
+        ),
+        replaced=(("/data/", "$PWD/"),),
+        unlike=("lowtide log-dirs move",),
+    ),
+    "docs/logins.md": Trial(
+        brokers=0,
+        environment={"LOWTIDE_BOOTSTRAP_SERVER": "127.0.0.1:$PORT", "LOWTIDE_COMMAND_CONFIG": "admin.properties"},
+        before=(
+            "lowtide certificates secure --host localhost --host 127.0.0.1 -b 127.0.0.1:$PORT",
+            "cp secure/broker.pem secure/broker-2027.pem",
+            "sed -n '/^    listeners=/,/^$/p' $PAGES/logins.md | sed 's/^    //' > page",
+            """sed -i "s|://:9094|://127.0.0.1:$PORT|; s/…/broker/" page""",
+            """sed "s|/etc[/]lowtide|$PWD/secure|" page > server.properties""",
+            "echo delegation.token.secret.key=secret >> server.properties",
+            "echo broker | lowtide users add broker --log-dirs data",
+            "lowtide users add admin --log-dirs data --password-file secure/admin.password",
+            "lowtide serve --config server.properties --set log.dirs=data",
+            *(
+                f'sed \'s/username="admin" password="[^"]*/username="{user}" password="a long password/\' '
+                f"secure/client/admin.properties > {user}.properties"
+                for user in ("alice", "scheduler")
+            ),
+            "cp secure/client/admin.properties .",
+            "lowtide users add scheduler",
+        ),
+        replaced=(
+            ("/var/lib/lowtide", "elsewhere"),
+            ("broker:9094", "127.0.0.1:$PORT"),
+            ("/etc/lowtide/", "$PWD/secure/"),
+            ("2d --command-config alice.properties", "2d --command-config alice.properties > token.txt"),
+            ("sC5dD8vWTWyN4T9-6Jb2pQ", """$(sed -n 's/^token *//p' token.txt)"""),
+        ),
+        typed={"lowtide users add": "a long password\n"},
+        unlike=("lowtide tokens",),
+    ),
 }

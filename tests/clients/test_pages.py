@@ -21,7 +21,8 @@ from typing import TypeVar
 import pytest
 
 from lowtide import LowtideCluster
-from tests.pages import Step, pages, reasons, steps
+from tests.free_ports import free_ports
+from tests.pages import ROOT, Step, pages, reasons, steps
 
 from .command_lines import environment
 from .page_trials import TRIALS, Trial
@@ -42,7 +43,10 @@ class Reader:
         self.folder.mkdir()
         address = None if cluster is None else cluster.bootstrap
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**environment(address), **trial.environment, "PATH": path, "DATA": str(folder / "data")}
+        port = str(free_ports(1)[0])
+        given = {name: value.replace("$PORT", port) for name, value in trial.environment.items()}
+        ours = {"PATH": path, "DATA": str(folder / "data"), "PORT": port, "PAGES": str(ROOT / "docs")}
+        self.environment = {**environment(address), **given, **ours}
         self.replaced = [*trial.replaced, (".venv/bin/", "")]
         if cluster is not None:
             self.replaced += [(name, cluster.bootstrap) for name in (THREE, "127.0.0.1:9092", "localhost:9092")]
