@@ -11,7 +11,9 @@ class Trial:
     """The beginning of a page, and how it differs here.
 
     `brokers` are started first: none, one or several. Then the shell runs `before`, in the reader's empty folder. There
-    `$DATA` is the folder of the brokers, `$PAGES` that of the pages, and `$PORT` a free port, also in `environment`.
+    `$DATA` is the folder of the brokers, `$PAGES` that of the pages, and `$PORT`, `$PORT_2` and `$PORT_3` are free
+    ports, the first one also in `environment`. Servers of `lowtide` are stopped before commands that begin with one of
+    `stopped_for`. The trial needs `programs`.
     `replaced` are pairs of a text in commands and programs, and the text that stands for it here. `typed` has what the
     reader types at commands with these beginnings. The output of commands that begin with one of `unlike` has other
     values each time: only the exit code is checked, which is 0 unless `codes` has another one.
@@ -25,6 +27,8 @@ class Trial:
     typed: Mapping[str, str] = field(default_factory=dict)
     unlike: tuple[str, ...] = ()
     codes: Mapping[str, int] = field(default_factory=dict)
+    stopped_for: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ("kcat",)
     slow: bool = True
 
 
@@ -132,7 +136,38 @@ TRIALS: dict[str, Trial] = {
     "docs/quotas.md": Trial(),
     "docs/observability.md": Trial(config={"http.listeners": "http://127.0.0.1:0"}, before=("echo secret > password",)),
     "docs/backup.md": Trial(
-        replaced=(("--log-dirs /data/1,/data/2", "--log-dirs $DATA"), ("/backup/", "")),
+        brokers=0,
+        environment={"LOWTIDE_BOOTSTRAP_SERVER": "127.0.0.1:$PORT"},
+        before=(
+            "lowtide serve --set listeners=PLAINTEXT://127.0.0.1:$PORT --set log.dirs=$PWD/1,$PWD/2",
+            "lowtide topics create flights --partitions 3",
+        ),
+        replaced=(
+            ("lowtide restore", "rm $PWD/1/lowtide-metadata.sqlite; lowtide restore"),
+            ("/data/", "$PWD/"),
+            ("/backup/", ""),
+        ),
+        stopped_for=("lowtide restore",),
+    ),
+    "docs/etcd.md": Trial(
+        brokers=0,
+        environment={"LOWTIDE_BOOTSTRAP_SERVER": "127.0.0.1:$PORT"},
+        before=(
+            (
+                "etcd --data-dir etcd --listen-client-urls http://127.0.0.1:$PORT_2 --advertise-client-urls "
+                "http://127.0.0.1:$PORT_2 --listen-peer-urls http://127.0.0.1:$PORT_3 --initial-advertise-peer-urls "
+                "http://127.0.0.1:$PORT_3 --initial-cluster default=http://127.0.0.1:$PORT_3"
+            ),
+        ),
+        replaced=(
+            ("10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", "127.0.0.1:$PORT_2"),
+            ("node.id=1 …", "node.id=1 --set log.dirs=$PWD/1,$PWD/2 --set listeners=PLAINTEXT://127.0.0.1:$PORT"),
+            ("10.0.0.1:2379/…", "127.0.0.1:$PORT_2"),
+            ("/data/", "$PWD/"),
+            (" broker-2.json broker-3.json", ""),
+        ),
+        stopped_for=("lowtide metadata export",),
+        programs=("etcd",),
     ),
     "docs/log-directories.md": Trial(
         brokers=0,
