@@ -107,8 +107,11 @@ TRIALS: dict[str, Trial] = {
         replaced=(
             ("listeners=PLAINTEXT://127.0.0.1:9092", "listeners=PLAINTEXT://127.0.0.1:0"),
             ("/tmp/lowtide-data", "x"),
+            ("--log-dir data --dry-run", "--log-dir x --dry-run; printf X > x/lowtide-log-start.journal"),
+            ("--log-dir data", "--log-dir x"),
         ),
         unlike=("lowtide configs",),
+        stopped_for=(".venv/bin/lowtide repair-log-start",),
     ),
     "docs/processes.md": Trial(
         brokers=4,
@@ -178,6 +181,7 @@ TRIALS: dict[str, Trial] = {
         ),
         replaced=(("/data/", "$PWD/"),),
         unlike=("lowtide log-dirs move",),
+        stopped_for=("lowtide metadata",),
     ),
     "docs/logins.md": Trial(
         brokers=0,
