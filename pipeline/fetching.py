@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from lowtide.admin.blocking_connection import BlockingConnection
@@ -64,8 +64,8 @@ class RangeReader:
         self._asked: BlockingConnection | None = None
         """The connection that waits for the answer to a request from the next offset."""
 
-    def columns(self) -> Iterator[RecordColumns]:
-        """Yields the records of the range in columns, each about as large as one fetch.
+    def columns(self) -> Generator[RecordColumns, None, None]:
+        """Yields the records of the range in columns, each about as large as one fetch. It may be closed early.
 
         Errors: DataLossError, ClusterError, DamagedBatchError.
         """

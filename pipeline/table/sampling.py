@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -104,12 +105,15 @@ def sampled_values(options: TableOptions, cluster: BlockingCluster) -> list[byte
     found: list[bytes] = []
     fetch = FetchSettings(fetch_bytes=SAMPLE_BYTES, fail_on_data_loss=False)
     for place in places:
-        start, end = starts[place].offset, min(ends[place].offset, starts[place].offset + share)
-        maker = BatchMaker(place, include_headers=False)
-        for columns in RangeReader(
-            cluster, fetch, PlannedRange(ReadRange(place, start, end), topic.topic_id)
-        ).columns():
-            found += [value for value in maker.batch(columns).column("value").to_pylist() if value is not None]
+        planned = PlannedRange(ReadRange(place, starts[place].offset, ends[place].offset), topic.topic_id)
+        maker, seen = BatchMaker(place, include_headers=False), 0
+        with closing(RangeReader(cluster, fetch, planned).columns()) as read:
+            for columns in read:  # The first offsets may have no records: they were erased, or compacted away.
+                values = maker.batch(columns).column("value").to_pylist()[: share - seen]
+                found += [value for value in values if value is not None]
+                seen += len(values)
+                if seen == share:
+                    break
         if len(found) >= SAMPLE_RECORDS:
             break
     return found

@@ -18,7 +18,7 @@ import msgspec
 from tests.mutants import results as mutation
 from tests.sim import planting
 
-from . import ledger
+from . import headline, ledger
 from .kinds import KINDS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,10 +262,12 @@ def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
 
 
 def write_page(file: Path = SUMS, target: Path = PAGE) -> None:
-    """Publishes all results in the tree: sums of campaigns, of mutants, and planted bugs."""
+    """Publishes all results in the tree: sums of campaigns, also at the head of the README, mutants, planted bugs."""
     mutants = mutant_part(mutation.load_lines(mutation.SUMS, mutation.Sum), is_unchanged)
     plants = plant_part(planting.load())
     target.write_text(page(load(file), KINDS, unchanged_since, mutants, plants), encoding="utf-8")
+    if target == PAGE:
+        headline.write(load(file))
 
 
 def is_unchanged(counts: mutation.Sum) -> bool:

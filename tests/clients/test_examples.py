@@ -1,7 +1,4 @@
-"""The programs in `examples/` and in the pages do what they describe.
-
-The one for Spark is in `tests/pipeline/test_spark_example.py`.
-"""
+"""The programs in `examples/` do what they describe. The one for Spark is in `tests/pipeline/test_spark_example.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -90,44 +86,3 @@ def test_the_example_for_pytest(tmp_path: Path):
         str(EXAMPLES / "test_with_lowtide.py"),
     ]
     assert any(line.startswith("2 passed") for line in lines_of(command, cwd=tmp_path))
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/quick-start.md"])
-def test_the_quick_start_prints_what_the_page_shows(page: str, lowtide: SimpleNamespace, tmp_path: Path):
-    """The first program of the page, at another address and with its own topics; a producer replaces kcat."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
-    printed = re.search(r"\nIt prints\n\n((?:    .+\n)+)", text)
-    assert printed is not None
-    mark = f"-{page.replace('/', '-')}"
-    for topic in ("numbers", "greetings"):
-        program = program.replace(f'"{topic}"', f'"{topic}{mark}"')
-    producer = Producer({"bootstrap.servers": lowtide.bootstrap})
-    for number in range(10):
-        producer.produce(f"numbers{mark}", value=str(number))
-    assert producer.flush(30) == 0
-    (tmp_path / "quick.py").write_text(program.replace("127.0.0.1:9092", lowtide.bootstrap), encoding="utf-8")
-    lines = lines_of([sys.executable, "quick.py"], cwd=tmp_path)
-    assert [line.replace(mark, "") for line in lines] == [line.strip() for line in printed[1].splitlines()]
-
-
-OTHER_PROGRAMS = {
-    "docs/quick-start.md 1": ("lowtide", "left as it is"),
-    "docs/durability.md 0": ("lowtide", ""),
-    "docs/testing.md 2": ("lowtide", "127.0.0.1:"),
-    "docs/clusters.md 0": ("lowtide_cluster", "partition 2: leader"),
-}
-"""Page and number of a program, the fixture that it runs at, and what it prints among other things."""
-
-
-@pytest.mark.parametrize("place", OTHER_PROGRAMS)
-def test_the_other_programs_of_pages_run(place: str, request: pytest.FixtureRequest, tmp_path: Path):
-    page, number = place.split()
-    fixture, expected = OTHER_PROGRAMS[place]
-    program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)[int(number)]
-    addresses = request.getfixturevalue(fixture).bootstrap
-    three = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
-    (tmp_path / "program.py").write_text(
-        program.replace(three, addresses).replace("127.0.0.1:9092", addresses), encoding="utf-8"
-    )
-    assert expected in "\n".join(lines_of([sys.executable, "program.py"], cwd=tmp_path))

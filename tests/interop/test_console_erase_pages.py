@@ -6,6 +6,8 @@ With SCREENSHOTS=docs/images pictures for docs/console.md are taken.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from .test_console_pages import findings, picture
 
 pytestmark = pytest.mark.interop
 
+ROOT = Path(__file__).resolve().parents[2]
 PERSON = "person-4711"
 TOPICS = {"orders": 3, "payments": 2, "profiles": 1, "evidence": 1}
 PER_TOPIC = 30
@@ -229,3 +232,10 @@ def test_a_search_is_of_a_header_or_a_file_of_keys(tab: Tab, tmp_path: Path) -> 
     page.get_by_label("Topics", exact=True).fill("payments")
     page.get_by_role("button", name="Search", exact=True).click()
     page.get_by_role("region", name="Partitions with records or troubles").locator("tbody tr").first.wait_for()
+
+
+def test_the_recording_of_the_readme_can_be_made(browser: Any, tmp_path: Path) -> None:
+    """Runs the script that draws docs/console-erase.gif, where there is a browser."""
+    picture = tmp_path / "console-erase.gif"
+    subprocess.run([sys.executable, "-m", "demo.console_recording", str(picture)], cwd=ROOT, check=True, timeout=300)
+    assert picture.read_bytes().startswith(b"GIF89a")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP
@@ -257,8 +257,6 @@ def test_a_topic_that_ends_below_the_table_is_refused_once_that_is_certain(jobs,
 
 
 def test_a_topic_that_was_created_again_is_refused(lowtide, jobs, fill, topic):
-    from confluent_kafka.admin import AdminClient
-
     fill(topic, {0: 5})
     jobs.job().round()
     admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
@@ -413,8 +411,6 @@ def test_a_group_that_is_behind_protects_records(lowtide, jobs, fill, topic):
 
 
 def test_a_topic_that_was_created_again_is_not_trimmed(lowtide, jobs, fill, topic):
-    from confluent_kafka.admin import AdminClient
-
     fill(topic, {0: 10})
     jobs.job().round()
     admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
@@ -435,11 +431,20 @@ def test_a_topic_that_was_created_again_is_not_trimmed(lowtide, jobs, fill, topi
 )
 def test_the_schema_is_chosen_by_a_sample_and_kept(jobs, send, values, kind: str):
     send(0, *values)
-    options = replace(jobs.job("auto")._options)
+    options = jobs.job("auto")._options
     assert with_schema(options, jobs.catalog, jobs.cluster).schema.kind == kind
     jobs.job(kind).round()
     send(1, *[b"others"] * 200)
     assert with_schema(options, jobs.catalog, jobs.cluster).schema.kind == kind
+
+
+def test_the_sample_is_of_records_that_are_there(lowtide, jobs, send, topic):
+    """The first offsets of a topic may have been erased, or compacted away."""
+    send(0, *[{"a": 1}] * 250)
+    first = {TopicPartition(topic, 0): [(0, 229)]}
+    with BlockingAdminClient(lowtide.bootstrap) as admin:
+        assert all(not done.not_erased_by for done in admin.erase_records(list(first), offsets=first).values())
+    assert with_schema(jobs.job("auto")._options, jobs.catalog, jobs.cluster).schema.kind == "json"
 
 
 def test_an_empty_topic_does_not_show_its_schema(jobs):

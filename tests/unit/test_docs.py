@@ -279,7 +279,7 @@ def examples(page: Path) -> list[str]:
 def test_examples_in_pages_are_python():
     """They are copied unchanged. (The client tests check their behaviour.)"""
     blocks = [(page.name, block) for page in PAGES for block in examples(page)]
-    assert {"README.md", "quick-start.md", "clusters.md", "durability.md", "testing.md"} <= {name for name, _ in blocks}
+    assert {"quick-start.md", "clusters.md", "durability.md", "testing.md"} <= {name for name, _ in blocks}
     for name, block in blocks:
         compile(block, name, "exec")
 

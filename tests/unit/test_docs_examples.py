@@ -7,7 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from lowtide.broker.config.broker_config import broker_key, load_config
+from lowtide.broker.config.keys_of_groups import KEYS_OF_GROUPS
 from lowtide.broker.config.sources import from_environment, from_settings, merge
+from lowtide.broker.config.topic_config import TOPIC_KEYS
 from lowtide.protocol.api_keys import API, FIRST_OF_OURS, ApiKey, api_name
 from lowtide.storage.log.log_values import LogConfig
 from lowtide.storage.log.retention.retention_plan import Reason
@@ -70,9 +72,10 @@ def test_each_kip_beside_an_api_is_explained_below():
 
 @each("page", TEXTS)
 def test_settings_that_pages_show_are_possible(page: str):
-    """`--set key=value` and caps, wherever a page has them; `key=value` is a placeholder."""
+    """`--set key=value` and caps, of brokers, topics and groups; `key=value` is a placeholder."""
+    others = {key.name: key for key in (*TOPIC_KEYS, *KEYS_OF_GROUPS)}
     for name, value in re.findall(r"--set ([a-z.]+)=([^\s`,;]+)", TEXTS[page]):
-        assert (name, value) == ("key", "value") or broker_key(name).parse(value) is not None
+        assert (name, value) == ("key", "value") or (others.get(name) or broker_key(name)).parse(value) is not None
     for name, version in re.findall(r"--max-version ([A-Za-z]+)=(\d+)", TEXTS[page]):
         assert broker_key(f"lowtide.max.version.{name}").parse(version) == int(version)
 
@@ -100,7 +103,8 @@ def test_the_order_of_the_sources_is_as_the_page_lists_it():
 def test_targets_that_pages_name_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = {name for text in TEXTS.values() for name in re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)}
+    pattern = re.compile(r"(?:`|^    (?:\$ )?)make ([a-z-]+)", re.MULTILINE)
+    named = {name for text in TEXTS.values() for name in pattern.findall(text)}
     assert {"run", "test", "demo"} <= named
     assert named <= targets
 

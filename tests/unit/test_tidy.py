@@ -257,6 +257,7 @@ IMPORT_NAMES = {
     "re2": "google-re2",
     "yaml": "pyyaml",
     "xdist": "pytest-xdist",
+    "PIL": "pillow",
 }
 """Packages whose import name differs from the package's."""
 

@@ -1,0 +1,56 @@
+"""The numbers at the head of the README: what all campaigns together have searched, and when a promise was last broken.
+
+`evidence.write_page` writes them, so that they are those of docs/lab/evidence.md. Adding up is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .kinds import KILLED, KINDS, Kind
+
+if TYPE_CHECKING:
+    from .evidence import Sum
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+CLUSTERS = ("cluster", "drawn faults", "erasures")
+CRASH_STATE, POWER_CUT = "crash state", "power cut of a disk"
+
+PLACE = re.compile(r"(<!-- written by make campaign ARGS=--publish -->\n).*?(\n\n)", re.DOTALL)
+
+
+def headline(lines: Sequence[Sum], kinds: Sequence[Kind] = KINDS) -> str:
+    """Returns the sentence. The last violation is dated by the last run of its campaign at that commit."""
+    by_name = {kind.name: kind for kind in kinds}
+    known = [(by_name[line.kind], line) for line in lines if line.kind in by_name]
+
+    def total(counted: str) -> int:
+        return sum(line.counted(kind) for kind, line in known if kind.counted == counted)
+
+    clusters = sum(line.seeds for kind, line in known if kind.name in CLUSTERS)
+    searched = (
+        f"Searched for lost records, and for deleted ones that come back: {clusters:,} simulated clusters, "
+        f"{total(KILLED):,} killed brokers, {total(POWER_CUT):,} power cuts, {total(CRASH_STATE):,} crashed disks."
+    )
+    broken = max((line.last[:10] for line in lines if line.violations), default=None)
+    last = "No violation was found" if broken is None else f"Last violation: {broken}, fixed"
+    return f"**{searched} {last}** ([evidence](docs/lab/evidence.md))."
+
+
+def with_headline(text: str, sentence: str) -> str:
+    """Returns the README with another sentence, in lines of 120 characters at most."""
+    words, rows = sentence.split(), [""]
+    for word in words:
+        if len(rows[-1]) + len(word) + 1 > 120:
+            rows.append("")
+        rows[-1] = f"{rows[-1]} {word}".lstrip()
+    return PLACE.sub(lambda found: found[1] + "\n".join(rows) + found[2], text, count=1)
+
+
+def write(lines: Sequence[Sum], readme: Path = README) -> None:
+    """Writes the sentence of these sums into the README."""
+    readme.write_text(with_headline(readme.read_text(encoding="utf-8"), headline(lines)), encoding="utf-8")
