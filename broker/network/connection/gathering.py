@@ -223,8 +223,8 @@ def _give_gathered(connection: Gathered, route: Route, correlation_id: int, answ
     answers.gathered = False
     if answers.outgoing is None:
         return  # The connection is lost.
-    if type(answer) is bytes and not (connection.closed or answers.ends):
-        answers.send(answers.outgoing, [answer])
+    if type(answer) is bytes:
+        answers.ready.append(answer)  # Nothing else waits.
     else:
-        _give(answers, route, correlation_id, answer, 0)  # It is small, and nothing else waits.
-        answers.flush()
+        _give(answers, route, correlation_id, answer, 0)  # It is small.
+    answers.flush()
