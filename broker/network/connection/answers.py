@@ -111,7 +111,7 @@ class Answers:
     @property
     def busy(self) -> bool:
         """Whether a request has no answer yet, or an answer is not sent."""
-        return self.waiting or (self.outgoing is not None and not self.outgoing.idle)
+        return self.waiting or bool(self.ready) or (self.outgoing is not None and not self.outgoing.idle)
 
     @property
     def parked_ms(self) -> int | None:

@@ -68,14 +68,9 @@ class Connection(asyncio.BufferedProtocol):
         self.local_address = (transport.get_extra_info("sockname") or ())[:2] or None
         self._transport.set_write_buffer_limits(high=0)
         host = self._host
+        pool, worker, clock = host.frame_buffers.chunks, host.worker, host.clock
         self._outgoing = self.answers.outgoing = OutgoingQueue(
-            self._transport,
-            host.frame_buffers.chunks,
-            host.worker,
-            self.close,
-            host.clock,
-            self.resume_writing,
-            host.answers,
+            self._transport, pool, worker, self.close, clock, self.resume_writing, host.answers
         )
         self.connected_ms = host.clock.now_ms()
         self.active_ns = self.connected_ms * 1_000_000 - 1  # What comes in the same millisecond counts.
@@ -110,7 +105,11 @@ class Connection(asyncio.BufferedProtocol):
             frame.filled += nbytes
             if frame.filled >= min(len(frame.buffer), frame.allowed):
                 self._continue_frame()
-        self.answers.flush()
+        answers, pass_answers = self.answers, host.pass_answers
+        if answers.ready and pass_answers.last is not answers:
+            pass_answers.take(answers)
+        else:
+            answers.flush()
 
     def eof_received(self) -> bool:
         """Sends all answers and then closes: the client has closed its writing side."""
