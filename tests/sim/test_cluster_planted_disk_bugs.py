@@ -93,13 +93,13 @@ def a_hole_reaches_beyond_the_log_start(patch: Patch) -> None:
     """Records that are kept are gone with those that were deleted."""
     original = LogHoles.begin
 
-    def begin(self: LogHoles) -> PendingHole | None:
+    def begin(self: LogHoles, least_bytes: int = 1) -> PendingHole | None:
         log = self._log
         log_start_offset = log.log_start_offset
         if log_start_offset < log.high_watermark:
             log.log_start_offset += 1
         try:
-            return original(self)
+            return original(self, least_bytes)
         finally:
             log.log_start_offset = log_start_offset
 
