@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
             frame.filled += nbytes
             if frame.filled >= min(len(frame.buffer), frame.allowed):
                 self._continue_frame()
-        answers, pass_answers = self.answers, host.pass_answers
+        answers, pass_answers = self.answers, host.gathering.pass_answers
         if answers.ready and pass_answers.last is not answers:
             pass_answers.take(answers)
         else:

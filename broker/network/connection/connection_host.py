@@ -17,7 +17,6 @@ from lowtide.broker.network.connection.execution import ExecutionState
 from lowtide.broker.network.connection.frame_buffers import FrameBuffers
 from lowtide.broker.network.connection.gathering import Gathering
 from lowtide.broker.network.connection.outgoing import CHUNK_BYTES, BufferPool
-from lowtide.broker.network.connection.pass_answers import PassAnswers
 from lowtide.broker.network.connection.request_memory import Receiver, RequestMemory
 from lowtide.broker.network.connection.slow_clients import Watched
 from lowtide.broker.network.routing.dispatcher import Dispatcher
@@ -126,7 +125,6 @@ class ConnectionHost:
         self.frame_buffers = FrameBuffers(BufferPool(CHUNK_BYTES, _IDLE_CHUNKS))
         self.gathering = Gathering(SCRATCH_BYTES, self.routes, self.clock, self.on_failed)
         """Its room is what connections receive into."""
-        self.pass_answers = PassAnswers(self.clock)
         self.cipher_scratch = memoryview(bytearray(SCRATCH_BYTES))
         """The same for encrypted bytes. Without a TLS listener none of its pages is touched."""
         self.connections: dict[HostedConnection, None] = {}

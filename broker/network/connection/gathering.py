@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.execution import RUNNING, ExecutionState
+from lowtide.broker.network.connection.pass_answers import PassAnswers
 from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.broker.network.routing.routes import JointForm, Route
 from lowtide.broker.pending import Pending
@@ -74,6 +75,8 @@ class Gathering:
         wait."""
         self.is_used = native.compiled is not None
         """Whether requests may have a joint form, which needs compiled code."""
+        self.pass_answers = PassAnswers(clock)
+        """The answers to other requests, which wait for the end of the pass too."""
         self._last_ns = self._rest_until_ns = self._first_ns = 0
         self._routes = routes
         self._clock = clock
