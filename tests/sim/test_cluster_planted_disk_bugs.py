@@ -130,7 +130,7 @@ PLANTS: Final = [
     (a_log_that_has_left_is_taken_for_one_that_is_here, "S2:", LEAVING, 1),
     (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, "P1:", LEAVING, 2),
     (a_hole_reaches_beyond_the_log_start, "S3:", ROOM, 25),
-    (a_hole_is_made_under_a_slice, "S3:", READING, 17),
+    (a_hole_is_made_under_a_slice, "S3:", READING, 90),
     (an_erasure_takes_a_record_that_is_kept, "R3:", ROOM, 1),
 ]
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""
