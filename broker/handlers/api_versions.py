@@ -76,17 +76,16 @@ def handler(
 
     def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         if context.api_version >= _SOFTWARE_SINCE:
-            for text in (request.client_software_name, request.client_software_version):
-                if _SOFTWARE.fullmatch(text) is None:
+            software, connection = (request.client_software_name, request.client_software_version), context.connection
+            if software != connection.software or not software[0]:
+                if not all(map(_SOFTWARE.fullmatch, software)):
                     return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-            context.connection.software = (
-                request.client_software_name[:_SOFTWARE_KEPT],
-                request.client_software_version[:_SOFTWARE_KEPT],
-            )
+                connection.software = software[0][:_SOFTWARE_KEPT], software[1][:_SOFTWARE_KEPT]
         image, from_0 = seen(), context.api_version >= _FEATURES_FROM_0_SINCE
-        error_code = _check_identity(request, image.cluster_id, broker_id)
-        if error_code:
-            return ApiVersionsResponse(error_code=error_code, api_keys=[])
+        if request.cluster_id is not None or request.node_id != NO_NODE:
+            error_code = _check_identity(request, image.cluster_id, broker_id)
+            if error_code:
+                return ApiVersionsResponse(error_code=error_code, api_keys=[])
         key = epoch, _, tells_telemetry = image.features_revision, from_0, bool(image.client_metrics)
         answer: ApiVersionsResponse | None = answers.find(key)
         if answer is None:
@@ -98,9 +97,9 @@ def handler(
 
 
 def _check_identity(request: ApiVersionsRequest, cluster_id: str, broker_id: BrokerId) -> ErrorCode:
-    """Returns NONE if the request names no broker, or this one."""
-    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+    """Returns NONE if the broker that the request names is this one."""
+    if request.cluster_id is None or request.node_id == NO_NODE:
         return ErrorCode.INVALID_REQUEST
-    if request.cluster_id is None or (request.cluster_id, request.node_id) == (cluster_id, broker_id):
+    if (request.cluster_id, request.node_id) == (cluster_id, broker_id):
         return ErrorCode.NONE
     return ErrorCode.REBOOTSTRAP_REQUIRED

@@ -43,7 +43,7 @@ from lowtide.broker.network.routing.answer_cache import AnswerCache
 from lowtide.broker.network.routing.request_parts import Cut
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.broker.pending import Answer
-from lowtide.broker.request_context import Client, RequestContext
+from lowtide.broker.request_context import RequestContext
 from lowtide.metadata.image import MetadataImage, TopicImage
 from lowtide.metadata.records import Listener
 from lowtide.protocol.api_keys import ApiKey
@@ -195,29 +195,23 @@ class MetadataHandler:
 
     def handle(self, request: MetadataRequest, context: RequestContext) -> Answer[MetadataResponse]:
         """Answers at once, or in slices."""
-        image = self._broker.metadata.image
-        key = self._key_of(request, context.api_version, context.connection)
-        kept: MetadataResponse | None = None
-        if key is not None:
-            kept = self.answers.find(key, image, self._broker.replicas.offline.keys)
-        if kept is not None:
-            return kept
-        response = self._broker.turns.answer(self._steps(request, image, context))
+        broker = self._broker
+        image, wanted = broker.metadata.image, request.topics
+        key: _AnswerKey | None = None
+        if (
+            wanted is not None
+            and len(wanted) == 1
+            and not request.include_topic_authorized_operations
+            and not request.include_cluster_authorized_operations
+        ):
+            key = context.connection.listener_name, context.api_version, wanted[0].name, wanted[0].topic_id
+            kept: MetadataResponse | None = self.answers.find(key, image, broker.replicas.offline.keys)
+            if kept is not None:
+                return kept
+        response = broker.turns.answer(self._steps(request, image, context))
         if key is not None and isinstance(response, MetadataResponse) and self._may_be_kept(response):
             self.answers.keep(key, response)
         return response
-
-    def _key_of(self, request: MetadataRequest, version: int, client: Client) -> _AnswerKey | None:
-        """Returns the key by which an answer is kept; None if it is not kept."""
-        wanted = request.topics
-        if (
-            wanted is None
-            or len(wanted) != 1
-            or request.include_topic_authorized_operations
-            or request.include_cluster_authorized_operations
-        ):
-            return None
-        return client.listener_name, version, wanted[0].name, wanted[0].topic_id
 
     def _may_be_kept(self, response: MetadataResponse) -> bool:
         """Returns whether an answer is small, without an error, and the same for all clients of a listener."""

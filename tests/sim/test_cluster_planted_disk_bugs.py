@@ -93,13 +93,13 @@ def a_hole_reaches_beyond_the_log_start(patch: Patch) -> None:
     """Records that are kept are gone with those that were deleted."""
     original = LogHoles.begin
 
-    def begin(self: LogHoles) -> PendingHole | None:
+    def begin(self: LogHoles, least_bytes: int = 1) -> PendingHole | None:
         log = self._log
         log_start_offset = log.log_start_offset
         if log_start_offset < log.high_watermark:
             log.log_start_offset += 1
         try:
-            return original(self)
+            return original(self, least_bytes)
         finally:
             log.log_start_offset = log_start_offset
 
@@ -130,7 +130,7 @@ PLANTS: Final = [
     (a_log_that_has_left_is_taken_for_one_that_is_here, "S2:", LEAVING, 1),
     (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, "P1:", LEAVING, 2),
     (a_hole_reaches_beyond_the_log_start, "S3:", ROOM, 25),
-    (a_hole_is_made_under_a_slice, "S3:", READING, 17),
+    (a_hole_is_made_under_a_slice, "S3:", READING, 90),
     (an_erasure_takes_a_record_that_is_kept, "R3:", ROOM, 1),
 ]
 """Each with what it violates, the faults that strike, and the seed to begin with: one that finds it soon."""

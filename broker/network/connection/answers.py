@@ -111,7 +111,7 @@ class Answers:
     @property
     def busy(self) -> bool:
         """Whether a request has no answer yet, or an answer is not sent."""
-        return self.waiting or (self.outgoing is not None and not self.outgoing.idle)
+        return self.waiting or bool(self.ready) or (self.outgoing is not None and not self.outgoing.idle)
 
     @property
     def parked_ms(self) -> int | None:
@@ -159,21 +159,19 @@ class Answers:
         connection = self._connection
         if connection is None or connection.closed:
             return
-        if self.ready and self.outgoing is not None:
-            ready, self.ready = self.ready, []
-            self.send(self.outgoing, ready)
+        outgoing, ready = self.outgoing, self.ready
+        if ready and outgoing is not None:
+            self.ready = []
+            # Only slices of files, and what the socket does not take, go through the queue.
+            is_bytes = type(ready[0]) is bytes if len(ready) == 1 else FileSlice not in map(type, ready)
+            if not is_bytes or outgoing.parts or outgoing.paused or outgoing.reading:
+                outgoing.send(ready)
+            else:
+                outgoing.transport.writelines(ready)  # type: ignore[arg-type]  # no slices are among them
+                if outgoing.paused:  # The transport has called `pause_writing`.
+                    outgoing.on_unsent()  # type: ignore[unreachable]
         if self.ends:
             connection.close_when_done()
-
-    def send(self, outgoing: OutgoingQueue, parts: list[Part]) -> None:
-        """Writes bytes to the socket. Only slices of files, and what the socket does not take, go through the queue."""
-        is_bytes = type(parts[0]) is bytes if len(parts) == 1 else FileSlice not in map(type, parts)
-        if not is_bytes or outgoing.parts or outgoing.paused or outgoing.reading:
-            outgoing.send(parts)
-            return
-        outgoing.transport.writelines(parts)  # type: ignore[arg-type]  # no slices are among them
-        if outgoing.paused:  # The transport has called `pause_writing`.
-            outgoing.on_unsent()  # type: ignore[unreachable]
 
     def send_answers(self) -> None:
         """Sends the answers of a round, and executes requests that had to wait."""

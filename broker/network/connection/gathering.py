@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.connection.execution import RUNNING, ExecutionState
+from lowtide.broker.network.connection.pass_answers import PassAnswers
 from lowtide.broker.network.routing.request_times import RequestClock
 from lowtide.broker.network.routing.routes import JointForm, Route
 from lowtide.broker.pending import Pending
@@ -74,6 +75,8 @@ class Gathering:
         wait."""
         self.is_used = native.compiled is not None
         """Whether requests may have a joint form, which needs compiled code."""
+        self.pass_answers = PassAnswers(clock)
+        """The answers to other requests, which wait for the end of the pass too."""
         self._last_ns = self._rest_until_ns = self._first_ns = 0
         self._routes = routes
         self._clock = clock
@@ -223,8 +226,8 @@ def _give_gathered(connection: Gathered, route: Route, correlation_id: int, answ
     answers.gathered = False
     if answers.outgoing is None:
         return  # The connection is lost.
-    if type(answer) is bytes and not (connection.closed or answers.ends):
-        answers.send(answers.outgoing, [answer])
+    if type(answer) is bytes:
+        answers.ready.append(answer)  # Nothing else waits.
     else:
-        _give(answers, route, correlation_id, answer, 0)  # It is small, and nothing else waits.
-        answers.flush()
+        _give(answers, route, correlation_id, answer, 0)  # It is small.
+    answers.flush()

@@ -204,10 +204,9 @@ class Dispatcher:
     def _writer(self, spec: HandlerSpec, version: int) -> Callable[[int, Any], list[Part]]:
         codec = codec_for(API[spec.key].response, version)
         encode_frame: Callable[[int, Any, bool], list[Part]] = codec.encode_frame
-        if spec.answers is not None:
-            encode_frame = spec.answers.frame_encoder(version, codec.encode)
         if not spec.counts_errors:
-            return counting_errors(spec.key, version, self.errors, encode_frame)
+            write: Callable[[int, Any], list[Part]] = counting_errors(spec.key, version, self.errors, encode_frame)
+            return write if spec.answers is None else spec.answers.writer(version, write)
         is_flexible = response_header_is_flexible(spec.key, version)
         return lambda correlation_id, response: encode_frame(correlation_id, response, is_flexible)
 

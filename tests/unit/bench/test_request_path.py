@@ -84,7 +84,7 @@ def test_c_counts() -> None:
             [
                 ("broker/partitions/fetch/fetch_reader.py", "read"),
                 ("storage/log/log.py", "read"),
-                ("broker/network/connection/answers.py", "send"),
+                ("broker/network/connection/answers.py", "flush"),
             ],
         ),
         (

@@ -13,7 +13,11 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import NO_NODE, ApiVersionsRequest
 
 BROKER: Any = SimpleNamespace(replicas=SimpleNamespace(broker_id=1))
-CONTEXT: Any = SimpleNamespace(api_version=5, connection=SimpleNamespace())
+
+
+def client() -> Any:
+    """A context of a connection that has not named its software."""
+    return SimpleNamespace(api_version=5, connection=SimpleNamespace(software=("", "")))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,24 @@ def test_a_client_that_names_another_broker_must_bootstrap_again(
     request = ApiVersionsRequest(
         client_software_name=name, client_software_version="1", cluster_id=cluster_id, node_id=node_id
     )
-    response = handle(request, CONTEXT)
+    response = handle(request, client())
     assert response.error_code == expected
     assert response.finalized_features_epoch == (0 if expected is ErrorCode.NONE else -1)
+
+
+def test_the_software_of_a_client_is_checked_when_it_changes() -> None:
+    """Also when a client leaves it empty, as it is before the first request."""
+    handle: Any = api_versions.handler({}, lambda: MetadataImage(cluster_id="mine"), BROKER).handle
+    context = client()
+    for name, version, expected, kept in (
+        ("", "", ErrorCode.INVALID_REQUEST, ("", "")),
+        ("c", "", ErrorCode.INVALID_REQUEST, ("", "")),
+        ("c", "1", ErrorCode.NONE, ("c", "1")),
+        ("c", "1", ErrorCode.NONE, ("c", "1")),
+        ("c", "-", ErrorCode.INVALID_REQUEST, ("c", "1")),
+        ("d" * 65, "2", ErrorCode.NONE, ("d" * 64, "2")),
+        ("d" * 64 + "-", "2", ErrorCode.INVALID_REQUEST, ("d" * 64, "2")),
+    ):
+        request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+        assert handle(request, context).error_code == expected
+        assert context.connection.software == kept

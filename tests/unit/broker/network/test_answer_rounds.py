@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from lowtide.broker.network.connection.answers import Answers
-from lowtide.broker.network.connection.outgoing import OutgoingQueue
 
 from .test_connection import PARK_PRODUCE, World, answer, frame, simulate
 
@@ -23,10 +21,8 @@ def test_answers_of_one_round_leave_together(monkeypatch: pytest.MonkeyPatch) ->
                 writer.write(frame(PARK_PRODUCE, number, b"%d" % number))
         await asyncio.sleep(0.5)
         sent: list[int] = []
-        send = Answers.send
-        monkeypatch.setattr(
-            Answers, "send", lambda answers, queue, parts: (sent.append(len(parts)), send(answers, queue, parts))[1]
-        )
+        flush = Answers.flush
+        monkeypatch.setattr(Answers, "flush", lambda answers: (sent.append(len(answers.ready)), flush(answers))[1])
         world.host.rounds.begin()
         for body, pending in world.dispatcher.parked:
             pending.complete(bytearray(body))
@@ -46,15 +42,15 @@ def test_a_connection_that_can_not_send_is_closed_and_no_other_one(monkeypatch: 
         for writer in (first, second):
             writer.write(frame(PARK_PRODUCE, 7, b"x"))
             await asyncio.sleep(0.1)
-        send, reported, queues = Answers.send, list[str](), list[OutgoingQueue]()
+        flush, reported, flushed = Answers.flush, list[str](), list[Answers]()
 
-        def fail_first(answers: Answers, queue: OutgoingQueue, parts: list[Any]) -> None:
-            queues.append(queue)
-            if len(queues) == 1:
+        def fail_first(answers: Answers) -> None:
+            flushed.append(answers)
+            if len(flushed) == 1:
                 raise RuntimeError("a bug")
-            send(answers, queue, parts)
+            flush(answers)
 
-        monkeypatch.setattr(Answers, "send", fail_first)
+        monkeypatch.setattr(Answers, "flush", fail_first)
         asyncio.get_running_loop().set_exception_handler(
             lambda _loop, context: reported.append(str(context["exception"]))
         )

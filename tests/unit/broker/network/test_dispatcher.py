@@ -183,8 +183,8 @@ def test_the_cache_of_responses_has_a_limit_in_bytes() -> None:
     for number in range(300):
         answers.keep(number, metadata(number, "c" * 15_000))
         route.write(1, answers.find(number))
-        assert sum(len(body) for bodies in answers._bodies.values() for body in bodies.values()) <= 256 * 1024
-    assert any(answers._bodies.values())
+        assert sum(length for frames in answers._frames.values() for _, length, _ in frames.values()) <= 256 * 1024
+    assert any(answers._frames.values())
 
 
 async def test_a_connection_is_closed_when_the_answer_of_a_spawned_handler_cannot_be_sent() -> None:

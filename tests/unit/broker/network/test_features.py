@@ -26,7 +26,7 @@ AGREED = MetadataImage(revision=9, features=FeaturesRecord(1, 1, required_level=
 def ask(version: int, advertised: dict[ApiKey, VersionRange], image: MetadataImage = AGREED) -> Any:
     """The response as a client reads it."""
     handle: Any = api_versions.handler(advertised, lambda: image, BROKER).handle
-    context: Any = SimpleNamespace(api_version=version, connection=SimpleNamespace())
+    context: Any = SimpleNamespace(api_version=version, connection=SimpleNamespace(software=("", "")))
     response = handle(ApiVersionsRequest(client_software_name="test", client_software_version="1"), context)
     codec = codec_for(ApiVersionsResponse, version)
     body = bytes(codec.encode(response))
@@ -79,7 +79,7 @@ def test_one_handler_follows_the_metadata() -> None:
     seen = [AGREED]
     handle: Any = api_versions.handler(NEEDED, lambda: seen[-1], BROKER).handle
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    context: Any = SimpleNamespace(api_version=4, connection=SimpleNamespace())
+    context: Any = SimpleNamespace(api_version=4, connection=SimpleNamespace(software=("", "")))
     before = handle(request, context)
     seen.append(
         msgspec.structs.replace(AGREED, features=FeaturesRecord(1, 1, {"transaction.version": 0}), features_revision=8)
