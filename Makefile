@@ -177,9 +177,9 @@ storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=10
 
 sanitize: $(INSTALLED) ## run the compiled code over damaged input, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
 	@mkdir -p build
-	@for program in fuzz_walk fuzz_produce; do \
+	@for program in fuzz_walk fuzz_produce fuzz_crc32c; do \
 	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
-	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c) -o build/$$program && \
+	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c crc32c.c) -o build/$$program && \
 	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
 	done
 	@$(BIN)/python -m tests.native.fuzz_codec $${SECONDS_LONG:-60} $${SEED:-1}
