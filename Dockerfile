@@ -1,4 +1,4 @@
-# A broker. The build uses its context and Python's package index. With PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels (`make wheels`) it needs no
+# A broker. The build uses its context and Python's package index. With PIP_NO_INDEX=1 and PIP_FIND_LINKS=build/wheels (`make image-wheels`) it needs no
 # network: docs/compose.md.
 # Both images need the same Python, 3.11 or newer; BUILD_IMAGE also needs the venv module. If BUILD_IMAGE has a C compiler and Python's headers, as
 # python:3.12 has, a module is compiled: small requests take half the CPU, and compaction a quarter of the time.
@@ -8,13 +8,15 @@ ARG BASE_IMAGE=python:3.12-slim
 FROM ${BUILD_IMAGE} AS build
 ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
+# What is installed: this folder, or a release, such as lowtide[etcd]==0.1.0 with PIP_FIND_LINKS=dist (docs/releasing.md).
+ARG LOWTIDE=.[etcd]
 WORKDIR /source
 COPY . .
 # Lowtide's environment has no pip; that of the other environment installs into it.
 RUN python3 -m venv /opt/installer \
  && python3 -m venv --without-pip /opt/lowtide \
  && /opt/installer/bin/python -m pip --python /opt/lowtide/bin/python install \
-      --no-cache-dir --disable-pip-version-check --constraint constraints.txt '.[etcd]' \
+      --no-cache-dir --disable-pip-version-check --constraint constraints.txt "${LOWTIDE}" \
  && /opt/lowtide/bin/python3 -c 'from lowtide.protocol.native import why_plain; print("without the compiled module, so small requests take twice the CPU: BUILD_IMAGE has no C compiler or no headers of Python" if why_plain() else "with the compiled module")'
 
 FROM ${BASE_IMAGE}

@@ -15,7 +15,7 @@ SEEDS ?= 200
 PYTHONS ?= 3.11 3.12 3.13 3.14
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline demo-table demo-erase docs wheel wheels up down kcat etcd java chromium clean
+.PHONY: help run test coverage test-all test-ci test-pure test-pythons check fmt lint types layers unit sim model chaos storm campaign mutants plants sanitize power-cuts clients interop bench microbench path demo demo-pipeline demo-table demo-erase docs wheels licences test-wheel image-wheels up down kcat etcd java chromium clean
 
 help: ## explain every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -177,9 +177,9 @@ storm: $(INSTALLED) ## a million damaged frames against a real broker: FRAMES=10
 
 sanitize: $(INSTALLED) ## run the compiled code over damaged input, with gcc's sanitizers: SECONDS_LONG=600 SEED=7
 	@mkdir -p build
-	@for program in fuzz_walk fuzz_produce; do \
+	@for program in fuzz_walk fuzz_produce fuzz_crc32c; do \
 	  $${CC:-cc} -std=c11 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -Iprotocol/native -Itests/native \
-	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c) -o build/$$program && \
+	    tests/native/$$program.c $(addprefix protocol/native/,records.c rows.c keys.c head.c produce.c crc32c.c) -o build/$$program && \
 	  build/$$program $${SECONDS_LONG:-60} $${SEED:-1} || exit 1; \
 	done
 	@$(BIN)/python -m tests.native.fuzz_codec $${SECONDS_LONG:-60} $${SEED:-1}
@@ -233,15 +233,19 @@ docs: $(INSTALLED)-docs ## build the pages of docs/ as a site in build/site; fai
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 
-wheel: $(INSTALLED)-packaging ## build a manylinux wheel for the Python of .venv and later ones, and a source distribution, in dist/
-	@rm -rf dist build/wheel
-	@mkdir -p build
-	@LOWTIDE_PURE=0 $(BIN)/python -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl >>build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
-	@mv build/wheel/*.tar.gz dist
-	@ls dist
+wheels: $(INSTALLED)-packaging ## build a release in dist/, twice, and compare: wheels for x86-64 and aarch64, sources, SBOM (docs/releasing.md)
+	@$(BIN)/python packaging/wheels.py
+	@$(BIN)/python packaging/licences.py bill dist
+	@$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	@cd dist && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
-wheels: $(INSTALLED) ## download wheels for an image that is built without a network (docs/compose.md)
+licences: $(INSTALLED)-pipeline $(INSTALLED)-packaging ## list the licences of the packages that Lowtide needs, in docs/licences.md
+	@$(BIN)/python packaging/licences.py page >docs/licences.md
+
+test-wheel: ## install the wheel of dist/ in a bare environment of each Python, and try the quick start: PYTHONS="3.12 3.13"
+	@$(PYTHON) packaging/try_wheel.py dist $(PYTHONS)
+
+image-wheels: $(INSTALLED) ## download the packages of an image that is built without a network (docs/compose.md)
 	@rm -rf build/wheels
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt --wheel-dir build/wheels '.[etcd]' hatchling
 	@rm build/wheels/lowtide-*.whl

@@ -4,7 +4,8 @@
 that built this Python) or Python's headers, the build warns, and Lowtide uses the plain Python form, which is slower
 (docs/adr/0009-compiled-walk.md). The module uses the stable interface, so a wheel serves the Python that built it and
 all later versions. It is compiled only for CPython with the interpreter's lock, and not for Windows. `LOWTIDE_PURE=1`
-omits the module; with `LOWTIDE_PURE=0` a failed compilation fails the build.
+omits the module; with `LOWTIDE_PURE=0` a failed compilation fails the build. `LOWTIDE_PLATFORM` names another platform
+in the wheel's tag, if `CC` compiles for that one.
 
 A build never writes into the source tree, because several environments may have that tree installed as editable. The
 module is compiled into a temporary folder, and pip copies it into the environment.
@@ -12,6 +13,8 @@ module is compiled into a temporary folder, and pip copies it into the environme
 The version comes from git: the tag `v1.2.3` gives 1.2.3; three commits after it the version is 1.2.4.dev3+g1a2b3c4, and
 without a tag `NEXT_VERSION`.dev3+g1a2b3c4. A source distribution has its version in PKG-INFO. Without both it is
 `NEXT_VERSION`.dev0.
+
+The same sources, compiler and headers give the same bytes, in whichever folder they are built. `make wheels` checks it.
 """
 
 from __future__ import annotations
@@ -83,7 +86,8 @@ class CompiledWalkHook(BuildHookInterface):
 def wheel_tag() -> str:
     """Returns the tag of a wheel that this Python builds, for itself and later versions."""
     major, minor = sys.version_info[:2]
-    return f"cp{major}{minor}-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    platform = os.environ.get("LOWTIDE_PLATFORM") or sysconfig.get_platform()
+    return f"cp{major}{minor}-abi3-{platform.replace('-', '_').replace('.', '_')}"
 
 
 def compile_module(
@@ -94,7 +98,8 @@ def compile_module(
         return "this Python is not supported"
     if not Path(include, "Python.h").exists():
         return "Python's headers are missing"
-    sources = sorted(map(str, root.glob("protocol/native/*.c")))
+    # With paths relative to the root, because some compilers keep them in the module.
+    sources = sorted(str(path.relative_to(root)) for path in root.glob("protocol/native/*.c"))
     command = [*link_command(), *flags, f"-I{include}", *sources, "-o", str(module)]
     try:
         done = subprocess.run(  # noqa: S603 - the compiler

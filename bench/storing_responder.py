@@ -14,7 +14,8 @@ import threading
 from typing import cast
 
 import uvloop
-from crc32c import crc32c
+
+from lowtide.protocol.crc32c import crc32c
 
 from .responder import answer_of
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from crc32c import crc32c
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.cluster_view import ClusterView
@@ -41,6 +40,7 @@ from lowtide.cli.sweeping import (
     decode_sweep,
     describe_request,
 )
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import TopicPartition
 from lowtide.runtime.clock import SystemClock
 from lowtide.runtime.filesystem import OsFileSystem

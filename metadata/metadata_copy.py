@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import crc32c
 import msgspec
 
 from lowtide.metadata import keys
 from lowtide.metadata.records import TopicRecord, decode
 from lowtide.metadata.store import NO_LEASE, Revision  # Read at run time, by msgspec.
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import parse_topic_id
 
 if TYPE_CHECKING:
@@ -168,14 +168,14 @@ def decode_copy(content: bytes) -> MetadataCopy:
 
 
 def _line(content: bytes) -> bytes:
-    return b"%08x %s\n" % (crc32c.crc32c(content), content)
+    return b"%08x %s\n" % (crc32c(content), content)
 
 
 def _whole_lines(content: bytes) -> Iterator[bytes]:
     """Yields the objects of all lines before the first incomplete one."""
     for line in content.split(b"\n"):
         crc, text = line[:_CRC_DIGITS], line[_CRC_DIGITS + 1 :]
-        if len(text) == 0 or crc != b"%08x" % crc32c.crc32c(text):
+        if len(text) == 0 or crc != b"%08x" % crc32c(text):
             return
         yield text
 

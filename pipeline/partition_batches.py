@@ -25,10 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
 from lowtide.admin.errors import code_name
 from lowtide.protocol.client.retries import is_retriable
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION
 from lowtide.protocol.types import NO_SEQUENCE, ProducerEpoch, ProducerId, TopicPartition

@@ -17,9 +17,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from crc32c import crc32c
-
 from lowtide.protocol.compression import Buffer, Compression, compress
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.records import (
     CURRENT_MAGIC,
     SMALLEST_BATCH_LENGTH,

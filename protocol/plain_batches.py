@@ -15,10 +15,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import AFTER_CRC_STRUCT, VARINTS
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.records import CURRENT_MAGIC
 from lowtide.protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 

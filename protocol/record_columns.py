@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol.column_walk import BatchRecords, RowRun
 from lowtide.protocol.columns import COLUMN_BYTES_MAX, RecordColumns, RecordRows
 from lowtide.protocol.compiled_columns import append_records, append_rows
 from lowtide.protocol.compression import Buffer, Compression, compress, decompress
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,

@@ -35,9 +35,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol.compression import Buffer, Compression, decompress
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:

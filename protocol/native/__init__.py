@@ -21,9 +21,7 @@ from lowtide.protocol.compression import Buffer
 if TYPE_CHECKING:
     from array import array
 
-    from lowtide.protocol.column_walk import BatchRecords
-
-VERSION: Final = 15
+VERSION: Final = 16
 """The version of the functions below. A module with another version was built from other sources and is ignored."""
 
 MODULE: Final = "_lowtide_walk"
@@ -32,6 +30,9 @@ PURE_VARIABLE: Final = "LOWTIDE_PURE"
 
 BinaryBuffers = tuple[Buffer, Buffer, "Buffer | None", int]
 """Offsets, values, validity and the first entry of a `BinaryInput`."""
+
+BatchTuple = tuple[Buffer, int, int, int, int, "int | None", int, int]
+"""The fields of a `protocol.column_walk.BatchRecords`."""
 
 RowBuffers = tuple[
     int,
@@ -126,7 +127,10 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
     VERSION: int
     Codec: type[CompiledCodec]
     HEADERS: int
-    """The version of the Python headers it was built with, in the form of `sys.hexversion`."""
+    """Major and minor version of the Python headers it was built with, in the form of `sys.hexversion`."""
+
+    crc32c: Callable[..., int] | None
+    """`protocol.crc32c.crc32c`; None if the processor has no instruction for it."""
 
     def walk_records(self, records: Buffer, count: int, /) -> tuple[int, int, int, bool, bool] | None:
         """Returns the fields of a `RecordWalk` (`storage/log/validation/record_runs`)."""
@@ -138,7 +142,7 @@ class CompiledWalk(CompiledSyncs, CompiledProduce, Protocol):
 
     def append_records(
         self,
-        batch: BatchRecords,
+        batch: BatchTuple,
         row_count: int,
         columns: Sequence[bytearray],
         header_count: int,

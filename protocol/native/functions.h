@@ -13,6 +13,7 @@ PyObject *plain_records(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyObject *read_produce(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *produce_answers(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 
+PyObject *crc32c_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *walk_records_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 PyObject *find_record_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given);
 

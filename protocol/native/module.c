@@ -4,13 +4,14 @@
    fraction of a millisecond; only the walk over a large batch releases it. Buffers are exported while they are in use,
    so that they cannot be resized. */
 
+#include "crc32c.h"
 #include "functions.h"
 #include "records.h"
 
 #include <string.h>
 
 /* Increase it with every change of a parameter or result: a module with another version is ignored. */
-#define WALK_VERSION 15
+#define WALK_VERSION 16
 
 /* ---------------------------------------------------------------- a batch to columns */
 static bool is_array(PyObject *array, int64_t size)
@@ -428,6 +429,7 @@ static PyMethodDef functions[] = {
     FUNCTION("append_rows", append_rows),
     FUNCTION("close_syncs", close_syncs),
     FUNCTION("copy_keys", copy_keys),
+    FUNCTION("crc32c", crc32c_of),
     FUNCTION("filter_pages", filter_pages),
     FUNCTION("find_record", find_record_of),
     FUNCTION("hash_key", hash_key_),
@@ -450,7 +452,10 @@ static PyMethodDef functions[] = {
 static int add_names(PyObject *module)
 {
     if (PyModule_AddIntConstant(module, "VERSION", WALK_VERSION) != 0 ||
-        PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX) != 0) {
+        PyModule_AddIntConstant(module, "HEADERS", PY_VERSION_HEX & ~0xffff) != 0) {
+        return -1;
+    }
+    if (!has_crc32c() && PyObject_SetAttrString(module, "crc32c", Py_None) != 0) {
         return -1;
     }
     return add_codec(module);

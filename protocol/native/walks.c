@@ -1,11 +1,45 @@
-/* Walks over the records of a batch, for checks and searches. */
+/* The checksum of a batch, and walks over its records, for checks and searches. */
 
 #include "functions.h"
 
+#include "crc32c.h"
 #include "records.h"
 
-/* Threads walk over larger batches, and release the interpreter's lock. */
+/* Above this size the interpreter's lock is released. */
 #define LONG_WALK_BYTES (4 << 20)
+
+/* From this size on a checksum takes longer than it takes to release the interpreter's lock. */
+#define LONG_CRC32C_BYTES (32 << 10)
+
+PyObject *crc32c_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    Py_buffer buffer;
+    unsigned long crc = 0;
+    if (given != 2 && !has_arguments(given, 1)) {
+        return NULL;
+    }
+    if (given == 2) {
+        crc = PyLong_AsUnsignedLong(arguments[1]);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        if (crc > UINT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "a checksum has 32 bits");
+            return NULL;
+        }
+    }
+    if (PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) != 0) {
+        return NULL;
+    }
+    PyThreadState *state = buffer.len >= LONG_CRC32C_BYTES ? PyEval_SaveThread() : NULL;
+    uint32_t sum = add_crc32c((uint32_t)crc, buffer.buf, (size_t)buffer.len);
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
+    PyBuffer_Release(&buffer);
+    return PyLong_FromUnsignedLong(sum);
+}
 
 PyObject *walk_records_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {

@@ -25,8 +25,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId
 from lowtide.runtime.committer import Barrier
 from lowtide.storage.log.segments.hole import Hole

@@ -59,9 +59,8 @@ import struct
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
 from lowtide.protocol import native
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.storage.log.segments.segment_names import KEY_FILTER_SUFFIX, offset_name
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol.compression import Buffer
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,

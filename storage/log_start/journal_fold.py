@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
-from crc32c import crc32c
-
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import FilePosition, Offset, TopicId, TopicPartition
 from lowtide.runtime.committer import Barrier, Committer
 from lowtide.runtime.filesystem import File, FileSystem

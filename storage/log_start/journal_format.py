@@ -20,8 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
 
 LogStartEntry: TypeAlias = tuple[TopicId, int, Offset]

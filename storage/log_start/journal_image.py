@@ -24,8 +24,8 @@ import struct
 from collections.abc import Sequence
 
 import msgspec
-from crc32c import crc32c
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import FilePosition, Offset, TopicId
 from lowtide.storage.log_start.journal_format import LogStartEntry, encode_frame
 

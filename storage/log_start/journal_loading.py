@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from crc32c import crc32c
 from msgspec.structs import replace
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import ZERO_TOPIC_ID, FilePosition, Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.checkpoint import LOG_BEGIN_CHECKPOINT, LOG_START_CHECKPOINT, CheckpointError, decode_offsets

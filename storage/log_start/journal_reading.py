@@ -17,8 +17,7 @@ Pure functions over bytes. `journal_format` has the layout.
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import FilePosition, Offset, TopicId
 from lowtide.storage.log_start.journal_format import (
     END_MARK,

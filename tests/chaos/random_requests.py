@@ -12,13 +12,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crc32c import crc32c
-
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import codec_for
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.constructs import Blob, CountedArray, Entity, NullableEntity, Text, fixed_format
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.headers import read_request_header, request_header
 from lowtide.protocol.records import TimestampType

@@ -1,9 +1,9 @@
 """Log directories that an earlier version, or Kafka, wrote, stopped and killed: all that was acknowledged is there.
 
-`earlier/<commit>-<how it ended>.tar.gz` has the two log directories of a broker with node id 7;
-`earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node, written by `tests/interop/write_earlier.py`. A
-version that changes what is on the disk adds its own: two directories, `offsets.topic.num.partitions` and
-`transaction.state.log.num.partitions` 1, then
+`earlier/<commit>-<how it ended>.tar.gz` and `earlier/lowtide-<version>-<how it ended>.tar.gz` have the two log
+directories of a broker with node id 7; `earlier/kafka-<version>-<how it ended>.tar.gz` the one of a KRaft node. Each
+release adds its own, written by its wheel with `tests/interop/write_earlier.py`: two directories,
+`offsets.topic.num.partitions` and `transaction.state.log.num.partitions` 1, then
 
 * topics `plain` (two partitions), `compacted` (cleanup.policy=compact), and `gone`, which is deleted at the end
 * with each of the codecs none, gzip, lz4, zstd, snappy: twenty records `<codec> <number>` to each partition of `plain`,
@@ -11,11 +11,17 @@ version that changes what is on the disk adds its own: two directories, `offsets
   with the keys `k<number % 4>`, by an idempotent producer
 * a transaction of three records to plain-1 that is committed, and one that is aborted
 * the group `readers` with the offsets 42 and 60, and a delete of plain-0 up to 35
+* by a Lowtide that can erase: the topic `letters`, from which the records of the key `ann` are erased
+
+The other way: `EARLIER_PYTHON=environment/bin/python` names an environment with an earlier wheel. It opens a directory
+that this version wrote.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -26,6 +32,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.metadata import MetadataRequest
 from lowtide.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from lowtide.simulation.client import WireClient
+from tests.interop.write_earlier import ERASED_KEY, LETTERS, write_with_lowtide
 
 from .asking import (
     DELETE_RECORDS_VERSION,
@@ -93,7 +100,13 @@ async def committed(client: WireClient) -> dict[int, int]:
 async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     """The records that the earlier version acknowledged, and later ones."""
     known = await client.request(MetadataRequest(topics=None), METADATA_VERSION)
-    assert {topic.name for topic in known.topics if not topic.is_internal} == {"plain", "compacted"}
+    topics = {topic.name for topic in known.topics if not topic.is_internal}
+    assert topics - {"letters"} == {"plain", "compacted"}
+    if "letters" in topics:
+        assert await bounds(client, "letters", 0) == (0, len(LETTERS) + 1)  # The erasure is the last record.
+        found = (await records(client, "letters", 0, 0))[1]
+        found.pop(len(LETTERS))
+        assert found == {offset: value.encode() for offset, (key, value) in enumerate(LETTERS) if key != ERASED_KEY}
     expected = [*WRITTEN, *more]
     assert await bounds(client, "plain", 0) == (log_start, len(expected))
     assert (await records(client, "plain", 0, log_start))[1] == dict(enumerate(expected[log_start:], log_start))
@@ -110,7 +123,9 @@ async def check(client: WireClient, log_start: int, more: list[bytes]) -> None:
     [
         pytest.param(
             path,
-            marks=() if path.name.startswith(("32c261f-killed", "kafka-4.4.0-killed")) else pytest.mark.slow,
+            marks=()
+            if path.name.startswith(("32c261f-killed", "kafka-4.4.0-killed", "lowtide-0.1.0-killed"))
+            else pytest.mark.slow,
             id=path.name.removesuffix(".tar.gz"),
         )
         for path in ARCHIVES
@@ -121,7 +136,28 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
     directories = Path(",".join(str(path) for path in sorted(tmp_path.iterdir())))
+    await go_on(directories, sys.executable)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.slow
+async def test_an_earlier_version_opens_a_directory_of_this_one(tmp_path: Path, how: str) -> None:
+    """The way back. The earlier version then writes and deletes, and this one opens its directory again."""
+    earlier = os.environ.get("EARLIER_PYTHON")
+    if earlier is None:
+        pytest.skip("EARLIER_PYTHON names no environment with an earlier wheel")
+    directories = Path(f"{tmp_path / '1'},{tmp_path / '2'}")
+    await write_with_lowtide(sys.executable, directories, how)
+    await go_on(directories, earlier)
     async with ServeProcess(directories, *SETTINGS) as broker:
+        client = await broker.connect()
+        await check(client, 50, [b"today"])
+        client.close()
+
+
+async def go_on(directories: Path, python: str) -> None:
+    """Checks a directory with a broker of that environment, writes, deletes, and checks again after a kill."""
+    async with ServeProcess(directories, *SETTINGS, python=python) as broker:
         client = await broker.connect()
         await check(client, LOG_START, [])
         assert (
@@ -133,7 +169,7 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
         client.close()
         await broker.kill()
         assert broker.faults == []
-    async with ServeProcess(directories, *SETTINGS) as broker:
+    async with ServeProcess(directories, *SETTINGS, python=python) as broker:
         client = await broker.connect()
         await check(client, 50, [b"today"])
         client.close()
@@ -144,7 +180,7 @@ async def test_a_directory_of_an_earlier_version_is_opened(archive: Path, tmp_pa
 def test_there_are_directories_of_earlier_versions() -> None:
     written = {
         f"{version}-{how}.tar.gz"
-        for version in ("32c261f", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1", "kafka-4.4.0")
+        for version in ("32c261f", "lowtide-0.1.0", "kafka-3.9.1", "kafka-4.0.0", "kafka-4.3.1", "kafka-4.4.0")
         for how in ("killed", "stopped")
     }
     assert {path.name for path in ARCHIVES} >= written

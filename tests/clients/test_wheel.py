@@ -7,7 +7,9 @@ Building leaves the tree as it was: another environment may have it installed as
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,15 +20,18 @@ import pytest
 
 from lowtide import BlockingAdminClient
 from lowtide.protocol import native
+from tests.unit.test_release import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_IN_A_WHEEL = {"simulation"}
 
 
-def build(target: str, *, source: Path, into: Path) -> Path:
+def build(target: str, *, source: Path, into: Path, umask: int = 0o022, **variables: str) -> Path:
     """Runs Hatchling's own command, without a network. Returns the file that it wrote."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        command, cwd=source, env=os.environ | variables, umask=umask, check=True, capture_output=True, timeout=300
+    )
     [built] = into.iterdir()
     return built
 
@@ -43,7 +48,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that was built from the source distribution, as with `make wheel`."""
+    """A wheel that was built from the source distribution, as with `make wheels`."""
     return build("wheel", source=source, into=tmp_path_factory.mktemp("wheel"))
 
 
@@ -123,3 +128,30 @@ def test_a_compiled_wheel_serves_the_python_that_built_it_and_later_ones(wheel: 
     """Its tag names the stable ABI of that version."""
     major, minor = sys.version_info[:2]
     assert re.fullmatch(rf"lowtide-[\w.+!]+-cp{major}{minor}-abi3-\w+\.whl", wheel.name)
+
+
+@pytest.mark.parametrize("target", ["sdist", "wheel"])
+@pytest.mark.slow
+def test_a_build_elsewhere_has_the_same_bytes(source: Path, tmp_path: Path, target: str):
+    """Another folder, umask, time zone, language and home change nothing: anyone can build a release again."""
+    other = shutil.copytree(source, tmp_path / "at another place" / "tree")
+    usual = build(target, source=source, into=tmp_path / "usual")
+    unusual = build(
+        target,
+        source=other,
+        into=tmp_path / "unusual",
+        umask=0o077,
+        TZ="Asia/Kathmandu",
+        LC_ALL="C",
+        PYTHONHASHSEED="7",
+        HOME=str(tmp_path),
+    )
+    assert usual.name == unusual.name
+    assert usual.read_bytes() == unusual.read_bytes()
+
+
+@pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
+@pytest.mark.slow
+def test_the_quick_start_works_with_the_wheel_in_a_bare_environment(wheel: Path, tmp_path: Path):
+    """As `make test-wheel` does it for every Python. pip brings the dependencies."""
+    assert module_of("try_wheel").try_wheel(sys.executable, wheel, tmp_path) == ".".join(map(str, sys.version_info[:3]))

@@ -12,7 +12,7 @@ NOT_FOR_PLANNING = {
     "lowtide.pipeline.arrow_batches",
     "lowtide.pipeline.fetching",
     "lowtide.pipeline.trim",
-    "crc32c",
+    "lowtide.protocol.crc32c",
 }
 
 

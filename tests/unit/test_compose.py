@@ -181,7 +181,7 @@ def test_the_broker_runs_without_privileges_and_is_stopped_in_order():
 
 
 def test_the_image_has_only_the_package():
-    """.dockerignore admits only the sources of the package; no wheel has the simulation."""
+    """.dockerignore admits only the sources of the package, and wheels; no wheel has the simulation."""
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
     let_through = {line[1:] for line in ignored if line.startswith("!")}
     folders = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()} - {"simulation"}
@@ -189,6 +189,7 @@ def test_the_image_has_only_the_package():
     assert let_through == folders | {
         "src",
         "build/wheels",
+        "dist",
         "pyproject.toml",
         "hatch_build.py",
         "constraints.txt",

@@ -40,7 +40,7 @@ def test_a_broker_needs_no_tools(tree: Path) -> None:
     assert installs[0].endswith(" --editable .")
 
 
-@pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheel", "interop", "check"])
+@pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheels", "interop", "check"])
 def test_nothing_takes_the_command_away_from_a_broker_that_runs(tree: Path, target: str) -> None:
     """pip removes an installation before it installs it again; only the packages of extras are installed later."""
     (tree / ".venv" / ".runs").touch()

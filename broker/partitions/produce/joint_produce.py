@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.broker.network.routing.routes import JointForm
 from lowtide.broker.partitions.produce.delayed_produce import DelayedProduce, ProduceParts, ProduceWait, delayed_produce
@@ -26,6 +25,7 @@ from lowtide.broker.partitions.produce.produce_attempt import (
 from lowtide.broker.partitions.produce.transaction_question import AskedTransaction, Question, needs_no_question
 from lowtide.broker.pending import Pending
 from lowtide.protocol import native
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from lowtide.protocol.records import ATTRIBUTES_POSITION, MAGIC_POSITION

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from crc32c import crc32c
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER_STRUCT,

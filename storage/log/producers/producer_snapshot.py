@@ -32,8 +32,8 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from crc32c import crc32c
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import NO_SEQUENCE, UNKNOWN_OFFSET, Offset, ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol.compression import Buffer, Compression
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,

@@ -24,11 +24,11 @@ import struct
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
-from crc32c import crc32c
 
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import renumber_records
 from lowtide.protocol.compression import Buffer, Compression, DecompressedTooLargeError, compress, decompress
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.records import (
     ATTRIBUTES_POSITION,

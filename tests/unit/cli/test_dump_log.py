@@ -224,7 +224,7 @@ def test_records_that_contradict_themselves_are_reported(partition, capsys):
     whole[61] = 0x7E
     import struct
 
-    from crc32c import crc32c
+    from lowtide.protocol.crc32c import crc32c
 
     whole[17:21] = struct.pack(">I", crc32c(bytes(whole[21:])))
     (partition / SEGMENT).write_bytes(whole)

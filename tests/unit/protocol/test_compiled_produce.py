@@ -7,7 +7,6 @@ import struct
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compiler import plain_codec
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.headers import request_header
 from lowtide.protocol.messages.produce import (
     PartitionProduceData,

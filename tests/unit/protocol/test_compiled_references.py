@@ -131,6 +131,7 @@ def cases() -> dict[str, list[tuple[Any, ...]]]:
             (bytearray(), (*rows[:4], None, None, None), (None, 0, 2, 1000, 7)),
         ],
         "copy_keys": [(array("q", [7, 1] + [0] * 6), array("q", bytes(128)))],
+        "crc32c": [(records,), (bytearray(40_000), 2**32 - 1)],
         "filter_pages": [((bytearray(8), bytearray(4)), 3), ((), 1)],
         "find_record": [(records, 2, 1, 0), (records, 2, 9, 0)],
         "hash_key": [(SECRET, b"key")],

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.columns import BinaryInput, RecordColumns, RecordRows
 from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.record_columns import (
     BatchSettings,
     BuiltBatch,

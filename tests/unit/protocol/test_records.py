@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from lowtide.protocol.control_records import (
     ControlRecordType,
     read_control_record,
 )
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import (
     RECORD_BATCH_OVERHEAD,

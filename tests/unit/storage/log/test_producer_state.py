@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from crc32c import crc32c
 
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import read_batch_header
 from lowtide.storage.directory.log_starts import make_log_start_visible

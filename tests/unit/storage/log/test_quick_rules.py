@@ -6,11 +6,11 @@ import random
 
 import msgspec
 import pytest
-from crc32c import crc32c
 
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.compression import Compression
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.storage.log.validation.rejections import Rejection
 from lowtide.storage.log.validation.validation_rules import MAX_RECORDS, ValidationRules

@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.protocol.batch_building import append_record, build_batch
 from lowtide.protocol.compression import Compression, compress
 from lowtide.protocol.control_records import ControlRecord
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import iterate_records, read_batch_header
 from lowtide.storage.log.stored_batches import validate_stored

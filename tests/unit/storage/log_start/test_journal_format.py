@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.storage.log_start.journal_format import FRAME_OVERHEAD, REMOVED, LogStartEntry, encode_frame, frame_bytes
 from lowtide.storage.log_start.journal_image import (
     HEADER_BYTES,

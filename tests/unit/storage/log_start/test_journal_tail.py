@@ -6,8 +6,8 @@ import struct
 from itertools import combinations
 
 import pytest
-from crc32c import crc32c
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.storage.log_start.journal_format import FRAME_OVERHEAD, LogStartEntry, encode_frame, frame_bytes
 from lowtide.storage.log_start.journal_image import HEADER_BYTES, SECTOR_BYTES, encode_journal
 from lowtide.storage.log_start.journal_reading import JournalDamageError, decode_journal, salvage_frames
