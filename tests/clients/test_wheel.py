@@ -98,6 +98,7 @@ def test_the_version_survives_the_source_distribution(wheel: Path):
     assert wheel.name.split("-")[1] == expected
 
 
+@pytest.mark.slow
 def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path):
     """Works without PATH. If the module was compiled, it uses the stable ABI, and is in use."""
     package = tmp_path / "package"

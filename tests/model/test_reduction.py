@@ -19,7 +19,7 @@ NOBODY_READS = None
 EVERY = 97
 """One of this many states, in the order of a search, is checked."""
 
-SCOPES = [(None, {RESTART}), (0, set()), (2, set())]
+SCOPES = [pytest.param(None, {RESTART}, marks=pytest.mark.slow), (0, set()), (2, set())]
 LONG_SCOPES = [
     (None, {LEASE, RESTART}),
     (None, {MOVE, OLD_DIRECTORY}),
@@ -88,6 +88,7 @@ def test_a_reader_keeps_its_name():
         assert canonical(world, 2).replicas[2].trusted == min(world.replicas[2].trusted, 1)
 
 
+@pytest.mark.slow
 def test_packed_states_are_the_same_afterwards():
     packing = Packing()
     worlds = list(of_restarts())[::EVERY]
