@@ -19,7 +19,7 @@ NOBODY_READS = None
 EVERY = 97
 """One of this many states, in the order of a search, is checked."""
 
-SCOPES = [pytest.param(None, {RESTART}, marks=pytest.mark.slow), (0, set()), (2, set())]
+SCOPES = [(None, {RESTART}), (0, set()), (2, set())]
 LONG_SCOPES = [
     (None, {LEASE, RESTART}),
     (None, {MOVE, OLD_DIRECTORY}),
@@ -51,7 +51,13 @@ def of_restarts() -> dict[World, int]:
     return reached(Cluster(Rules(), scope({RESTART})), 1)
 
 
-@pytest.mark.parametrize(("reader", "kinds"), SCOPES + (LONG_SCOPES if FAULTS else []))
+@pytest.mark.parametrize(
+    ("reader", "kinds"),
+    [
+        pytest.param(reader, kinds, marks=pytest.mark.slow if kinds else ())
+        for reader, kinds in SCOPES + (LONG_SCOPES if FAULTS else [])
+    ],
+)
 def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int | None, kinds: set[str]):
     """No state is missing, none is added, and each takes as many faults as before."""
     cluster = Cluster(Rules(), scope(kinds, reader))

@@ -580,6 +580,7 @@ def test_the_same_seed_gives_the_same_run_event_by_event(seed: int) -> None:
     assert first[1] > 0, "something was echoed"
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run() -> None:
     assert len({run_simulation(chaos, seed)[0] for seed in range(5)}) == 5
 
