@@ -14,7 +14,6 @@ from lowtide.runtime.simulated_loop import SimulatedDeadlockError, SimulatedLoop
 from lowtide.runtime.simulated_network import ANY_HOST
 from lowtide.runtime.simulated_node import SimulatedNode
 from lowtide.runtime.simulated_transport import SimulatedTransport
-from tests.examples import one_in
 from tests.scenarios import played_by
 
 PORT = 9092
@@ -573,14 +572,13 @@ async def chaos(loop: SimulatedLoop) -> tuple[int, int, list[str]]:
     return loop.trace_digest, echoed_bytes, loop.trace_lines
 
 
-@pytest.mark.parametrize("seed", one_in(3, range(5)))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_same_seed_gives_the_same_run_event_by_event(seed: int) -> None:
     first, second = run_simulation(chaos, seed), run_simulation(chaos, seed)
     assert first == second
     assert first[1] > 0, "something was echoed"
 
 
-@pytest.mark.slow
 def test_another_seed_gives_another_run() -> None:
     assert len({run_simulation(chaos, seed)[0] for seed in range(5)}) == 5
 
