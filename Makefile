@@ -100,7 +100,7 @@ java: # Spark runs on it
 WORKERS ?= 4
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
 SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
-FEW := EXAMPLES_PERCENT=25 ERASING_SEEDS=2 ERASURES_SEEDS=3 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=2 FRAMES=2000 SEEDS=12 CLUSTER_SEEDS=3
+FEW := EXAMPLES_PERCENT=15 ERASING_SEEDS=2 ERASURES_SEEDS=3 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=2 FRAMES=2000 SEEDS=12 CLUSTER_SEEDS=3
 MORE := FIRST_SEED=12 SEEDS=40 FIRST_CLUSTER_SEED=3 CLUSTER_SEEDS=22 RESTORE_SEEDS=15
 SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
 # WAITING: files of these rooms in which something waits; asyncio's debug mode changes nothing for the others. WALKING: what uses the compiled module.
