@@ -12,6 +12,7 @@ from lowtide.broker.guards.guard import CHECKS_ITSELF, FOR_EVERYONE, OwnGuard
 from lowtide.broker.handlers import share
 from lowtide.broker.network.routing.routes import HandlerSpec
 from lowtide.protocol.api_keys import ApiKey
+from tests.each import each
 from tests.unit.broker.declared import SPECS
 
 from .statements import nodes
@@ -54,7 +55,7 @@ def test_each_api_is_declared_in_the_module_of_its_name() -> None:
     assert len(SPECS) > 75
 
 
-@pytest.mark.parametrize("key", sorted(SPECS), ids=lambda key: key.name)
+@each("key", sorted(SPECS), lambda key: key.name)
 def test_each_api_has_one_handler(key: ApiKey) -> None:
     spec = SPECS[key]
     assert (spec.handle is None) != (spec.handle_later is None)
