@@ -291,7 +291,8 @@ def test_brokers_that_are_no_super_users_form_a_cluster(tmp_path: Path) -> None:
         assert told == [None, None, None]
 
 
-@pytest.mark.parametrize("size", [5, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [5, 400])
+@pytest.mark.slow
 async def test_rules_survive_sigkill_and_are_never_half_applied(tmp_path: Path, size: int) -> None:
     """Batches of rules are created and removed until the broker is killed: what was answered holds, and none is there
     in part.

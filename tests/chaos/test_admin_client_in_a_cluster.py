@@ -95,6 +95,7 @@ async def test_a_delete_while_the_cluster_is_in_trouble(cluster: ClusterProcesse
         await cluster.until_in_sync(TOPIC)
 
 
+@pytest.mark.slow
 async def test_no_call_waits_for_a_broker_that_it_does_not_need(tmp_path: Path) -> None:
     """Broker 3 is frozen with open connections, then the controller too.
 

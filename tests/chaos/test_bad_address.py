@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from .serving import ServeProcess, run_to_end, serve_command
 
 
+@pytest.mark.slow
 def test_an_address_in_use_is_refused_by_its_key_and_costs_no_recovery(tmp_path: Path) -> None:
     directory = tmp_path / "second"
 

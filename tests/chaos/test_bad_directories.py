@@ -194,7 +194,8 @@ def test_a_damaged_journal_is_refused_and_can_be_repaired(left: LeftDirectory, d
     assert served(left.directory) == left.content
 
 
-@pytest.mark.parametrize("damage", ["frame", pytest.param("missing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", ["frame", "missing"])
+@pytest.mark.slow
 def test_a_damaged_journal_of_a_killed_broker_is_refused_and_can_be_repaired(
     left_by_kill: LeftDirectory, damage: str
 ) -> None:

@@ -235,7 +235,10 @@ async def test_announced_frames_cost_no_memory(broker: ServeProcess) -> None:
             prober.drop()
 
 
-@pytest.mark.parametrize(("size", "error"), [(900_000, ErrorCode.NONE), (50_000_000, ErrorCode.MESSAGE_TOO_LARGE)])
+@pytest.mark.parametrize(
+    ("size", "error"),
+    [(900_000, ErrorCode.NONE), pytest.param(50_000_000, ErrorCode.MESSAGE_TOO_LARGE, marks=pytest.mark.slow)],
+)
 async def test_clients_that_only_announce_large_frames_block_no_other(
     broker: ServeProcess, size: int, error: ErrorCode
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from lowtide.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lowtide.protocol.messages.incremental_alter_configs import (
@@ -71,5 +73,6 @@ async def survive(directory: Path) -> None:
         assert process.faults == []
 
 
+@pytest.mark.slow
 def test_what_is_set_survives_sigkill(tmp_path: Path) -> None:
     asyncio.run(survive(tmp_path))

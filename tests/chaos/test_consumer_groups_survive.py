@@ -124,6 +124,7 @@ async def settle(broker: ServeProcess, members: list[Member]) -> None:
 
 
 @pytest.mark.seeds
+@pytest.mark.slow
 async def test_members_go_on_after_sigkill(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     members: list[Member] = []

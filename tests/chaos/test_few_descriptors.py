@@ -100,6 +100,7 @@ async def test_five_hundred_partitions_are_served_stopped_and_recovered(tmp_path
         assert broker.faults == []
 
 
+@pytest.mark.slow
 async def test_idle_connections_up_to_the_limit_block_no_client(tmp_path: Path) -> None:
     async with ServeProcess(tmp_path, within=WITHIN) as broker:
         honest = await broker.connect()

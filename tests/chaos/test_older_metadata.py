@@ -20,6 +20,7 @@ METADATA_FILE = "lowtide-metadata.sqlite"
 METADATA_VERSION = 12
 
 
+@pytest.mark.slow
 async def test_a_broker_is_not_started_over_older_metadata(tmp_path: Path) -> None:
     """Topics that they lack were not deleted. The refusal says what to do, each time."""
     directory = tmp_path / "log"

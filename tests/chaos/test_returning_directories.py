@@ -78,6 +78,7 @@ async def test_a_follower_back_with_an_empty_directory(cluster: ClusterProcesses
     cluster.check_no_faults()
 
 
+@pytest.mark.slow
 async def test_a_broker_back_with_an_old_directory(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """The directory is an old copy, without later records and a delete.
 

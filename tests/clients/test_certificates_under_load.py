@@ -84,7 +84,8 @@ class Traffic:
             thread.join()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, 50])
+@pytest.mark.slow
 def test_certificates_are_replaced_under_load(tmp_path: Path, rounds: int) -> None:
     """Replaced by a new one, a broken one, and one of another authority; the trust stores have both authorities."""
     authorities = (trustme.CA(), trustme.CA())

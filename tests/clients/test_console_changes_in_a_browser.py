@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.protocol.types import TopicPartition
 from lowtide.testing.cluster import LowtideCluster
@@ -111,6 +113,7 @@ def delete_the_topic(tab: Tab) -> None:
     page.get_by_text("There is no topic that you may see.").wait_for()
 
 
+@pytest.mark.slow
 def test_changes_in_a_browser():
     with (
         chromium() as browser,

@@ -156,7 +156,7 @@ def check_all_read(cluster: LowtideCluster, admin: BlockingAdminClient, topic: s
             assert offsets == sorted(set(offsets)), (name, isolation)
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("codec", [pytest.param("none", marks=pytest.mark.slow), "zstd"])
 def test_one_person_is_gone_and_all_others_are_read(
     cluster: LowtideCluster, admin: BlockingAdminClient, codec: str
 ) -> None:

@@ -105,6 +105,7 @@ def test_an_old_version_on_a_follower_is_erased_too(cluster: LowtideCluster, adm
     assert (again.erased_by, again.not_erased_by, again.count) == (ALL, {}, 0)
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_away_starts_over(cluster: LowtideCluster, admin: BlockingAdminClient) -> None:
     """Protects a person whose old letter only a broker has that was away when the others searched."""
     topic = "compacted-away"
@@ -161,6 +162,7 @@ def produce_until_forgotten(cluster: LowtideCluster, topic: str, left: int = 1) 
     return len(brokers_with(cluster, PERSON, topic)) == left
 
 
+@pytest.mark.slow
 def test_an_erasure_without_records_reaches_a_volume_that_is_put_back(
     cluster: LowtideCluster, admin: BlockingAdminClient, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ class World:
         return {row["partition"] for each in found for row in each["partitions"] if row["moving_here"]}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    disks = [str(tmp_path / "one"), str(tmp_path / "two")]
+@contextmanager
+def world_in(folder: Path) -> Iterator[World]:
+    disks = [str(folder / "one"), str(folder / "two")]
     with LowtideCluster(config={"log.dirs": ",".join(disks)}) as cluster:
         with BlockingAdminClient(cluster.bootstrap) as admin:
             admin.create_topics([NewTopic(name="flights", partitions=2)])
@@ -53,6 +54,19 @@ def world(tmp_path: Path) -> Iterator[World]:
             producer.produce("flights", b"x" * 10_000, partition=number % 2)
         assert producer.flush(30) == 0
         yield World(cluster, disks)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with world_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def unmoved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The broker of tests that move nothing."""
+    with world_in(tmp_path_factory.mktemp("unmoved")) as made:
+        yield made
 
 
 def test_partitions_are_moved_and_waited_for(world: World) -> None:
@@ -85,14 +99,14 @@ def test_moves_are_begun_without_waiting(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_the_old_spelling_describes(world: World) -> None:
+def test_the_old_spelling_describes(unmoved: World) -> None:
 
     def sizes(*words: str) -> list[tuple[str, list[dict[str, Any]]]]:
-        return [(each["path"], each["partitions"]) for each in world.answer(*words)["log_dirs"]]
+        return [(each["path"], each["partitions"]) for each in unmoved.answer(*words)["log_dirs"]]
 
     assert sizes() == sizes("describe")
     assert sizes("--topic", "flights") == sizes("describe", "-t", "flights")
-    assert world.run("--partitions")[0] == world.run("describe", "-p")[0]
+    assert unmoved.run("--partitions")[0] == unmoved.run("describe", "-p")[0]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +129,8 @@ def test_the_old_spelling_describes(world: World) -> None:
         ),
     ],
 )
-def test_errors_are_one_sentence(world: World, words: tuple[str, ...], code: int, part: str) -> None:
-    out, err = world.run("move", *words, code=code)
+def test_errors_are_one_sentence(unmoved: World, words: tuple[str, ...], code: int, part: str) -> None:
+    out, err = unmoved.run("move", *words, code=code)
     assert out == ""
     assert part in err
     assert len(err.splitlines()) == 1

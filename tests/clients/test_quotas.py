@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,6 +16,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from lowtide.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from lowtide.simulation.client import WireClient
+
+from . import command_lines
 
 SLOW = QuotaEntity(client_id="slow")
 RATE = 20_000
@@ -152,8 +152,7 @@ def test_topics_created_by_asking_for_them_count(
 
 def test_the_command_line_sets_lists_and_removes(lowtide: SimpleNamespace, admin: BlockingAdminClient) -> None:
     def run(*words: str) -> str:
-        command = [sys.executable, "-m", "lowtide.cli.main", "quotas", *words, "--bootstrap-server", lowtide.bootstrap]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return command_lines.run("quotas", *words, bootstrap=lowtide.bootstrap).stdout
 
     run("set", "producer_byte_rate=2048", "--user", "alice", "--default", "client-id")
     assert "client-id=<default>" in run("list")

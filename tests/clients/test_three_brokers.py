@@ -92,7 +92,7 @@ def test_a_client_creates_topics_with_replicas_and_deletes_records_while_a_broke
     assert values(client, topic, 0, 3, 4) == [b"3", b"4", b"5", b"0"]
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 @pytest.mark.parametrize("name", OPEN_PRODUCERS)
 def test_an_idempotent_producer_writes_each_record_once_while_its_leader_stops_and_returns(
     three: LowtideCluster, name: str, end: str

@@ -14,7 +14,10 @@ from lowtide.testing.cluster import LowtideCluster
 PARTITIONS, WAIT_S = 3, 120
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one broker", "three brokers"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, id="one broker"), pytest.param(3, id="three brokers", marks=pytest.mark.slow)],
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[LowtideCluster]:
     with LowtideCluster(brokers=request.param) as running:
         yield running

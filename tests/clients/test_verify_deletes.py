@@ -46,7 +46,7 @@ def test_a_run_without_anomalies(cluster: LowtideCluster) -> None:
     assert topics(cluster) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_run_in_order(cluster: LowtideCluster, number: signal.Signals) -> None:
     running = subprocess.Popen(
         command("verify-deletes", "--minutes", 10),

@@ -23,6 +23,7 @@ from lowtide.protocol import native
 from tests.unit.test_release import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
 NOT_IN_A_WHEEL = {"simulation"}
 
 
@@ -61,7 +62,6 @@ def files_of(tree: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("target", ["wheel", "wheel:editable"])
-@pytest.mark.slow
 def test_a_build_changes_nothing_in_the_tree(source: Path, tmp_path: Path, target: str):
     """The module of 3.12 once replaced the one that a broker on 3.11 used, and ended it.
 
@@ -85,7 +85,6 @@ def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
 
 
-@pytest.mark.slow
 def test_the_version_survives_the_source_distribution(wheel: Path):
     """It has no git directory: PKG-INFO has the version."""
     expected = subprocess.run(
@@ -123,7 +122,6 @@ def test_a_broker_of_the_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
-@pytest.mark.slow
 def test_a_compiled_wheel_serves_the_python_that_built_it_and_later_ones(wheel: Path):
     """Its tag names the stable ABI of that version."""
     major, minor = sys.version_info[:2]

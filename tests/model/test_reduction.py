@@ -51,7 +51,13 @@ def of_restarts() -> dict[World, int]:
     return reached(Cluster(Rules(), scope({RESTART})), 1)
 
 
-@pytest.mark.parametrize(("reader", "kinds"), SCOPES + (LONG_SCOPES if FAULTS else []))
+@pytest.mark.parametrize(
+    ("reader", "kinds"),
+    [
+        pytest.param(reader, kinds, marks=pytest.mark.slow if kinds else ())
+        for reader, kinds in SCOPES + (LONG_SCOPES if FAULTS else [])
+    ],
+)
 def test_the_reduced_search_reaches_each_state_in_its_canonical_form(reader: int | None, kinds: set[str]):
     """No state is missing, none is added, and each takes as many faults as before."""
     cluster = Cluster(Rules(), scope(kinds, reader))
@@ -88,6 +94,7 @@ def test_a_reader_keeps_its_name():
         assert canonical(world, 2).replicas[2].trusted == min(world.replicas[2].trusted, 1)
 
 
+@pytest.mark.slow
 def test_packed_states_are_the_same_afterwards():
     packing = Packing()
     worlds = list(of_restarts())[::EVERY]

@@ -90,6 +90,7 @@ def test_topics_are_written_until_the_job_is_stopped(lowtide: SimpleNamespace, t
     assert f"0: kept: the table {TABLE} has up to offset 35." in told
 
 
+@pytest.mark.slow
 def test_an_unknown_topic_is_said_at_once(lowtide: SimpleNamespace, tmp_path: Path):
     where = ["-b", lowtide.bootstrap, "--catalog", f"sqlite:///{tmp_path}/catalog.db", "--table", TABLE]
     command = Command(tmp_path, "table", "run", "no-such-topic", *where, "--once")

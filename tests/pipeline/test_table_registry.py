@@ -17,6 +17,7 @@ from lowtide.pipeline.options import OptionError
 from lowtide.pipeline.table.job import TableJob
 from lowtide.pipeline.table.sampling import with_schema
 from lowtide.pipeline.table.schemas.decoding import PREFIX, SchemaSettings
+from tests.examples import one_in
 from tests.unit.admin.schemas.registry_server import SchemaRegistry, schema_registry
 
 from .table_jobs import TABLE, LocalJobs
@@ -125,7 +126,7 @@ def test_values_of_confluents_serializers_become_rows(lowtide, topic, jobs, regi
     assert any("4711" in one for one in reasons), reasons
 
 
-@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+@pytest.mark.parametrize("kind", one_in(2, ("avro", "protobuf")))
 def test_a_table_that_needs_a_registry_is_not_continued_without_one(lowtide, topic, jobs, registry, tmp_path, kind):
     """Nothing is read, so nothing is lost and no record is dead: with the registry the job goes on."""
     send(lowtide.bootstrap, topic, VALUES[kind](registry, topic, flights_of(0, 4), with_gate=False))

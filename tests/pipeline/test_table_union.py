@@ -52,6 +52,7 @@ def test_each_record_is_there_once_also_after_a_trim(jobs, spark, fill, topic):
     assert union(jobs, spark).where("offset >= 30").count() == 7
 
 
+@pytest.mark.slow
 def test_new_records_have_the_columns_of_the_table(jobs, spark):
     send(jobs, 0, {"a": 1, "b": {"c": "x"}})
     jobs.job("json").round()

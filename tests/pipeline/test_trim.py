@@ -24,7 +24,8 @@ def begins(lowtide):
     consumer.close()
 
 
-@pytest.mark.parametrize("mode", [pytest.param("commit", marks=pytest.mark.slow), "eager"])
+@pytest.mark.parametrize("mode", ["commit", "eager"])
+@pytest.mark.slow
 def test_nothing_is_left_when_a_query_of_available_records_ends(run, topic, fill, begins, mode):  # noqa: F811
     """Also not the last batch, which Spark does not commit."""
     fill(topic, {0: 5, 1: 4})

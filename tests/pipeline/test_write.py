@@ -209,6 +209,7 @@ def test_a_stream_writes_each_micro_batch(spark, lowtide, topic, tmp_path: Path)
     assert found == sorted(b"%d-%d" % (part, number) for part in range(2) for number in range(50))
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_while_a_job_writes_receives_nothing_twice(spark, tmp_path: Path):
     with BrokerProcess(tmp_path / "broker") as broker:
         make_topic(broker.address, "numbers", 2)

@@ -25,6 +25,7 @@ def test_erased_records_stay_away_and_others_stay() -> None:
     assert counts["looked at"] >= SEEDS
 
 
+@pytest.mark.slow
 def test_deletes_and_several_partitions_go_with_erasures() -> None:
     """As in runs of all kinds: longer, with old brokers in some seeds."""
     counts = simulate_cluster(3, kinds=("partitions", *KINDS)).forgetting.counts

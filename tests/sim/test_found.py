@@ -16,7 +16,7 @@ FOUND = load()
 @pytest.mark.parametrize(
     "found",
     [
-        pytest.param(found, marks=() if place < 2 else pytest.mark.slow, id=f"{found.reason[:40]} {found.run.seed}")
+        pytest.param(found, marks=() if place < 1 else pytest.mark.slow, id=f"{found.reason[:40]} {found.run.seed}")
         for place, found in enumerate(FOUND)
     ],
 )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from .statements import statements
+from .statements import nodes, statements
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
@@ -102,7 +102,7 @@ def is_self(node: ast.expr) -> bool:
 
 def stored(tree: ast.AST) -> list[ast.Attribute]:
     """Attributes that are assigned to, also in unpacked and augmented assignments."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return [node for node in nodes(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
 
 
 def size_of(tree: ast.ClassDef) -> Size:

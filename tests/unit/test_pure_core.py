@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .statements import nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 
 OUTSIDE = frozenset(
@@ -118,7 +120,7 @@ def relative(path: Path) -> str:
 def imported(tree: ast.Module) -> set[str]:
     """The modules that import statements name, at any place; for the standard library only the package."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "lowtide":
@@ -132,7 +134,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 def awaited(tree: ast.Module) -> list[int]:
     waiting = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
-    return [node.lineno for node in ast.walk(tree) if isinstance(node, waiting)]
+    return [node.lineno for node in nodes(tree) if isinstance(node, waiting)]
 
 
 def parsed(path: Path) -> ast.Module:

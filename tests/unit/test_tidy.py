@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from .statements import nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "admin",
@@ -81,7 +83,7 @@ def facts(path: Path) -> Facts:
     """Parses and walks the module once."""
     functions, globals_at, sleeps_at, forks_at, imported = [], [], [], [], set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append((node.name, node.lineno, (node.end_lineno or 0) - node.lineno + 1))

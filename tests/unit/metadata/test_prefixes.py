@@ -25,6 +25,7 @@ from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 from lowtide.runtime.simulated_ports import SimulatedClock
 from lowtide.runtime.tasks import TaskRegistry
 from lowtide.simulation.memory_store import MemoryClient, MemoryDisk, MemoryStore
+from tests.each import each
 from tests.scenarios import played_by
 
 from .test_recovery import HistoryRecord, rows
@@ -101,7 +102,7 @@ async def test_the_second_cluster_does_not_begin_and_the_first_goes_on(
     assert not first.is_fenced
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each("seed", range(100))
 def test_of_two_that_begin_at_once_one_goes_on(seed: int) -> None:
     """Whichever brokers of them come first."""
 

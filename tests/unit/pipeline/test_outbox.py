@@ -13,6 +13,7 @@ from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.records import check_crc, iterate_records, read_batch_header
 from lowtide.protocol.types import TopicPartition
+from tests.each import each
 
 PLACE = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -407,7 +408,7 @@ class ModelBroker:
         return ErrorCode.NONE
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each("seed", range(150))
 def test_with_any_failures_everything_is_appended_once_and_in_order(seed):
     """Refusals or restarts of the broker, with lost requests and answers and with splits; connections keep the order.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.power.volatile_disk import SECTOR, VolatileDisk
 
 SECTORS = 6
@@ -21,7 +22,7 @@ def made(tmp_path: Path, seed: int = 1) -> tuple[Path, VolatileDisk]:
     return image, VolatileDisk(str(image), random.Random(seed))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 1000))
 def test_a_sector_has_what_was_flushed_or_one_of_its_contents_since(tmp_path_factory, steps, seed):
     """And until the cut a read sees the latest."""

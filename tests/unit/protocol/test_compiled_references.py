@@ -162,6 +162,7 @@ def pythons() -> dict[str, str]:
     ("version", "running"),
     [(VERSIONS[0], VERSIONS[:1]), *(pytest.param(each, VERSIONS, marks=pytest.mark.slow) for each in VERSIONS)],
 )
+@pytest.mark.slow
 def test_no_reference_is_kept_or_lost(
     tmp_path: Path, pythons: dict[str, str], version: str, running: tuple[str, ...]
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_python_that_is_not_known_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert name_authorities(server, pem(OTHER).decode())
 
 
+@pytest.mark.slow
 def test_the_memory_of_certificates_is_freed() -> None:
     """A listener's stores are read again as long as a broker runs.
 

@@ -12,6 +12,7 @@ from lowtide.broker.authorizer.acl_index import AclIndex, decide, decide_by_type
 from lowtide.broker.authorizer.acls import PatternType, Permission
 from lowtide.broker.authorizer.resources import CLUSTER, Operation, Resource, ResourceType, topic
 from lowtide.metadata.records import AclRecord
+from tests.examples import examples
 
 HOST = "10.0.0.1"
 
@@ -154,7 +155,7 @@ ACLS = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(ACLS, max_size=8), NAMES, st.sampled_from([Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS])
 )
@@ -166,7 +167,7 @@ def test_the_index_decides_as_the_manual_says(acls: list[AclRecord], name: str, 
         assert (found.rule is None) or found.rule in acls
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(ACLS, max_size=8), st.sampled_from([Operation.READ, Operation.DESCRIBE]))
 def test_by_type_means_that_there_is_such_a_name(acls: list[AclRecord], operation: Operation) -> None:
     """Where the rules hold no denials and no implied operations, the answer is that of some name."""
@@ -176,7 +177,7 @@ def test_by_type_means_that_there_is_such_a_name(acls: list[AclRecord], operatio
     assert decide_by_type(AclIndex.of(plain), "User:a", HOST, operation, ResourceType.TOPIC) == some
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(ACLS, max_size=10), st.lists(ACLS, max_size=10), NAMES)
 def test_a_changed_index_is_one_made_of_what_is_left(
     before: list[AclRecord], after: list[AclRecord], name: str

@@ -7,6 +7,7 @@ import pytest
 from lowtide.broker.config.broker_config import BROKER_KEYS, BrokerConfig, ConfigError, Setting, broker_key, load_config
 from lowtide.broker.config.listeners import ConfiguredListener
 from lowtide.protocol.api_keys import API, ApiKey
+from tests.each import each
 
 UNLIMITED = 2**63 - 1
 
@@ -386,7 +387,7 @@ def test_the_later_of_two_spellings_counts():
     assert load_config(given=given).max_versions == {ApiKey.FETCH: 6}
 
 
-@pytest.mark.parametrize("key", API)
+@each("key", API, lambda key: key.name)
 def test_a_cap_lies_within_the_supported_versions(key: ApiKey):
     """Below the lowest version the API would disappear, above the highest the cap would have no effect."""
     spec = API[key]

@@ -18,9 +18,10 @@ from lowtide.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from tests.each import each
 
 
-@pytest.mark.parametrize("key", list(API), ids=lambda key: key.name)
+@each("key", API, lambda key: key.name)
 def test_a_refusal_is_counted_by_its_api(key: ApiKey) -> None:
     for version in (API[key].min_version, API[key].max_version):
         errors: Counter[tuple[str, int]] = Counter()

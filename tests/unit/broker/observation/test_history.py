@@ -7,6 +7,8 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from lowtide.broker.observation.history import HOUR_MS, INTERVAL_MS, SAMPLES_MAX, LogHistory
 from lowtide.protocol.types import TopicPartition
 
@@ -98,6 +100,7 @@ def test_a_partition_that_leaves_and_a_topic_of_the_same_name_begin_again() -> N
     world.loop.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_partitions_that_change_take_no_more_than_the_bound() -> None:
     world = World(100)
     seeded = random.Random(1)

@@ -34,6 +34,7 @@ from lowtide.protocol.messages.produce import PartitionProduceData, ProduceReque
 from lowtide.protocol.messages.share_fetch import ShareFetchPartition, ShareFetchRequest, ShareFetchTopic
 from lowtide.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from lowtide.protocol.messages.sync_group import SyncGroupRequest
+from tests.examples import one_in
 
 from .leading import A_RECORD, Leading, simulate
 from .test_leading_deletes import begin
@@ -310,7 +311,7 @@ def tasks_of(peer: str) -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if peer in task.get_name()]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", one_in(3, ALL))
 @pytest.mark.parametrize("reset", [pytest.param(True, marks=pytest.mark.slow), False], ids=["reset", "closed"])
 def test_nothing_is_left_of_a_request_whose_client_has_gone(name: str, reset: bool) -> None:
     async def run(world: Leading) -> None:

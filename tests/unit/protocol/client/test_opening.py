@@ -23,6 +23,7 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from lowtide.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lowtide.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tests.each import each
 
 PLAIN = ClientSaslSettings(mechanism="PLAIN", username="u", password="p")
 SCRAM = ClientSaslSettings(mechanism="SCRAM-SHA-256", username="u", password="p")
@@ -102,9 +103,9 @@ def test_a_version_is_one_that_both_support():
         assert spoken.choose(kinds[key], at_least=at_least) == ClientFailure(ClientFailureKind.VERSION, words)
 
 
-@pytest.mark.parametrize("low", range(6))
-@pytest.mark.parametrize("high", range(6))
 @pytest.mark.parametrize("at_least", [0, 2, 4])
+@each("low", range(6))
+@each("high", range(6))
 def test_the_chosen_version_is_in_both_ranges_and_the_highest(low: int, high: int, at_least: int):
     """Compared with the definition, for versions 0 to 2 of a request and every possible range of a broker."""
     spoken = session_of(versions({ApiKey.SASL_AUTHENTICATE: (low, high)})).versions

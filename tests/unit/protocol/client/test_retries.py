@@ -6,6 +6,7 @@ import pytest
 
 from lowtide.protocol.client.retries import SILENCE_MS, Backoff, Reachability, is_retriable, rest_after
 from lowtide.protocol.errors import ErrorCode
+from tests.each import each
 
 BACKOFF = Backoff(50, 1000)
 
@@ -22,7 +23,7 @@ def test_back_off_differs_by_a_fifth_either_way(share: float, rest_ms: int):
     assert BACKOFF.rest_ms(2, share) == rest_ms
 
 
-@pytest.mark.parametrize("code", [None, *ErrorCode, 9999, -7])
+@each("code", [None, *ErrorCode, 9999, -7])
 def test_a_code_decides_whether_another_attempt_follows(code: int | None):
     step = rest_after(code, failures=2, now_ms=1000, deadline_ms=5000, backoff=BACKOFF, share=0)
     again = code is None or is_retriable(code)

@@ -26,6 +26,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.storage.compaction.compaction import CompactionRules, LastRecord, compact_batch, note_batch
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
+from tests.examples import one_in
 from tests.markers import build_end_transaction_marker
 from tests.own_process import Run
 
@@ -234,7 +235,7 @@ def peak_while_filled(size: int, *, compiled: bool) -> int:
     return peak
 
 
-@pytest.mark.parametrize("size", [8, 300])
+@pytest.mark.parametrize("size", one_in(2, (8, 300)))
 def test_the_map_takes_no_more_memory_than_its_limit(in_own_process: Run, size: int) -> None:
     """A million keys fit into less than 100 MB. A batch is measured with it."""
     assert in_own_process(peak_while_filled, size, compiled=native.compiled is not None) <= MAP_KEYS * ENTRY_BYTES + (

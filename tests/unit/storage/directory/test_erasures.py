@@ -413,7 +413,7 @@ def test_producers_continue_after_a_truncation_below_their_snapshot(restarts: bo
     check(world, log, 22, 30)
 
 
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("offset", [12, 22])
 def test_a_crash_at_any_step(offset: int, power: bool) -> None:
     """What was deleted and durable stays deleted, all others are there, and the next erase leaves nothing."""

@@ -123,7 +123,7 @@ def settle(world: World, log: Log, action: Action) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("lasts", [1, 3, 1000])
+@pytest.mark.parametrize("lasts", [1, pytest.param(3, marks=pytest.mark.slow), 1000])
 def test_no_room_at_any_step_is_no_disk_failure_and_all_is_done_when_there_is_room(action: Action, lasts: int) -> None:
     """`lasts`: how many operations in a row find no room."""
     expected = world_after(action)

@@ -18,6 +18,7 @@ from lowtide.storage.log.segments.unfreed import UnfreedReason
 from lowtide.storage.log.timestamps import search_timestamp
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
+from tests.examples import rounds
 from tests.unit.storage.directory import managed_logs
 from tests.unit.storage.directory.managed_logs import A0, CONFIG, ONE
 
@@ -185,8 +186,9 @@ def test_nothing_is_punched_under_a_slice() -> None:
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("end", ["clean", "kill", "power"])
 @pytest.mark.parametrize("is_flushed", [False, True])
+@pytest.mark.seeds
 def test_a_start_finds_what_lies_behind_a_hole(end: str, everything: bool, is_flushed: bool) -> None:
-    for seed in range(25):
+    for seed in range(rounds(25)):
         world = World(seed=seed)
         log = filled(world)
         if is_flushed or end == "power":
@@ -215,9 +217,10 @@ def test_a_start_finds_what_lies_behind_a_hole(end: str, everything: bool, is_fl
         assert offsets(loaded(world)) == list(range(start, 130))
 
 
+@pytest.mark.seeds
 def test_what_a_power_cut_brought_back_goes_though_a_clean_stop_follows_at_once() -> None:
     """The next start takes the hole for made, so a stop makes it again."""
-    for seed in range(25):
+    for seed in range(rounds(25)):
         world = World(seed=seed)
         world.manager.flush(filled(world))
         world.run()
@@ -266,9 +269,10 @@ def test_closed_segments_have_holes_too_and_their_indexes_know() -> None:
 
 @pytest.mark.parametrize("offset", [10, 60, 99, 100, 103, 115])
 @pytest.mark.parametrize("power", [None, False, True])
+@pytest.mark.seeds
 def test_a_log_with_a_hole_is_cut_anywhere(offset: int, power: bool | None) -> None:
     """Below the log start nothing is left, and no byte of what was there before comes back."""
-    for seed in range(10):
+    for seed in range(rounds(10)):
         world = World(seed=seed)
         log = filled(world)
         world.manager.flush(log)
@@ -443,8 +447,9 @@ def with_a_gap(world: World) -> Log:
 @pytest.mark.parametrize("start", [50, 55, 60])
 @pytest.mark.parametrize("end", ["clean", "kill", "power"])
 @pytest.mark.parametrize("is_rolled", [False, True])
+@pytest.mark.seeds
 def test_a_log_start_in_a_gap_frees_all_that_lies_before(start: int, end: str, is_rolled: bool) -> None:
-    for seed in range(10):
+    for seed in range(rounds(10)):
         world = World(seed=seed)
         log = with_a_gap(world)
         if is_rolled:

@@ -12,6 +12,7 @@ from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.producers.producer_snapshot import REMEMBERED_BATCHES
 from lowtide.storage.log.producers.producer_state import DuplicateBatch
 from lowtide.storage.log.truncation import LogTruncation
+from tests.each import each
 
 from .test_loader import CONFIG, append, load, log_with
 
@@ -35,8 +36,8 @@ def known(log: Log, *, end: int) -> list[int]:
 
 
 @pytest.mark.parametrize("config", [CONFIG, ONE_SEGMENT], ids=["rolled", "one segment"])
-@pytest.mark.parametrize("batches", range(1, 12))
 @pytest.mark.parametrize("crashes", [1, 2, 3])
+@each("batches", range(1, 12))
 def test_five_batches_are_known_after_so_many_crashes(config: LogConfig, batches: int, crashes: int) -> None:
     filesystem = log_with(batches, clean=False, config=config)
     for _ in range(crashes):

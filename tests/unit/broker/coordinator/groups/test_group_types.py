@@ -23,6 +23,8 @@ FINDER = BROKER / "coordinator/modern/groups_by_id.py"
 
 def checks_of_groups(source: str) -> list[int]:
     """Returns the lines that check whether something is a group of a type."""
+    if "Group" not in source:
+        return []
     found = []
     for node in ast.walk(ast.parse(source)):
         if (

@@ -6,6 +6,8 @@ import gc
 import tracemalloc
 from typing import Any
 
+import pytest
+
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from tests.own_process import Run
 from tests.unit.broker.coordinator.consumer_world import ConsumerWorld
@@ -81,5 +83,6 @@ def bytes_left_of_a_group() -> float:
     return growth_bytes / (TIMES * GROUPS)
 
 
+@pytest.mark.slow
 def test_groups_that_have_expired_leave_nothing(in_own_process: Run) -> None:
     assert in_own_process(bytes_left_of_a_group) < LEFT_BYTES_MAX

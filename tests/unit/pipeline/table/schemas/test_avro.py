@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lowtide.admin.schemas.registry import RegistryError
 from lowtide.pipeline.table.schemas import SchemaSettings, decoder_of
+from tests.examples import examples
 from tests.unit.admin.schemas.registry_server import schema_registry
 
 from .record_batches import OFFSET, GrowingTable, batch_of, iceberg_schema, value_types
@@ -284,7 +285,7 @@ def test_without_a_registry():
         decoder_of(SchemaSettings(kind="avro"), iceberg_schema())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(-5, 5), st.none() | st.text(max_size=3), st.binary(max_size=4)))
 )

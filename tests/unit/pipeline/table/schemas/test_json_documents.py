@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.pipeline.table.schemas.decoding import PREFIX
+from tests.examples import examples
 
 from .record_batches import OFFSET, GrowingTable, batch_of, value_types
 
@@ -36,7 +37,7 @@ TEXTS = st.one_of(
     st.binary(max_size=8),
     st.sampled_from([b'{}}{"v":{}', b'{"a":1}{"a":2}', b'{"a":1},"v":{}', b'{"a":1}\0', b'{"a":"\xff"}']),
 )
-BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def without_nulls(value):
@@ -104,7 +105,7 @@ def test_columns_do_not_depend_on_how_records_are_split(values, cuts, is_new_tas
     assert rows_and_dead(tasks) == rows_and_dead([[batch_of(values)]])
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(DOCUMENTS, min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_many_records_with_few_odd_ones(odd, random):
     values = [json.dumps({"a": index, "e": [index]}).encode() for index in range(700)]
