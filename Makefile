@@ -96,12 +96,12 @@ java: # Spark runs on it
 	$(call needs,java,openjdk-17-jre-headless)
 
 # Tests run in WORKERS processes, a file at a time, in random order: ARGS=--randomly-seed=7 repeats one.
-# FEW: how much make test draws, simulates and kills. MORE: the seeds of test-ci, which draws and kills as often as tests do by themselves.
+# FEW_*: how much make test draws, simulates and kills; test-ci goes on with the seeds that follow.
 WORKERS ?= 4
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
 SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 FEW := EXAMPLES_PERCENT=15 ERASING_SEEDS=2 ERASURES_SEEDS=3 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=2 FRAMES=2000 SEEDS=12 CLUSTER_SEEDS=3
-MORE := SEEDS=50 CLUSTER_SEEDS=25 RESTORE_SEEDS=15
+MORE := FIRST_SEED=12 SEEDS=40 FIRST_CLUSTER_SEED=3 CLUSTER_SEEDS=22 RESTORE_SEEDS=15
 SUITE := tests/unit tests/wire tests/model tests/sim tests/clients tests/chaos tests/pipeline
 # WAITING: files of these rooms in which something waits; asyncio's debug mode changes nothing for the others. WALKING: what uses the compiled module.
 WAITING = $(shell grep -rlE --include='test_*.py' 'async def' $(addprefix tests/unit/,broker/network broker/lifecycle broker/partitions metadata runtime))
@@ -118,8 +118,8 @@ $(COMPILED): | $(INSTALLED)-pipeline
 test: $(COMPILED) kcat etcd java ## some of every kind of test, in about five minutes on two cores: docs/own-tests.md
 	@$(FEW) $(SPREAD) -m "not slow" $(SUITE) $(ARGS)
 
-test-ci: $(COMPILED) kcat etcd java ## what CI runs: test with slow tests, all drawn examples and more seeds, then asyncio's debug mode, and no compiled code
-	@$(MORE) $(SPREAD) -m "not slowest" $(SUITE) $(ARGS)
+test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test: slow tests, all drawn examples, more seeds, asyncio's debug mode, no compiled code
+	@$(MORE) $(SPREAD) -m "(slow or seeds or hypothesis) and not slowest" $(SUITE) $(ARGS)
 	@$(FEW) PYTHONASYNCIODEBUG=1 $(SPREAD) -m "not slow" $(WAITING) $(ARGS)
 	@$(FEW) LOWTIDE_PURE=1 $(SPREAD) -m "not slow" $(WALKING) $(ARGS)
 
