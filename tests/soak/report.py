@@ -12,6 +12,9 @@ from .trend import Line, Trend, trend, warm
 GAIN_ALLOWED, UNITS_ALLOWED = 0.05, 2.0
 """A figure fails if it certainly gained more than this share and this many MiB, descriptors or threads."""
 
+JUDGED_FROM_H = 1.0
+"""Before, caches still fill: the slopes are shown only."""
+
 JUDGED = ("resident MiB", "descriptors", "threads", "disk MiB", "etcd in use MiB")
 """The ends of the names that must not rise. CPU and etcd's file (which is never given back) are shown only."""
 
@@ -34,6 +37,7 @@ def rising(found: Mapping[str, Trend], lived: Sequence[str]) -> list[str]:
         name
         for name, of_name in found.items()
         if name.endswith(JUDGED)
+        and of_name.hours >= JUDGED_FROM_H
         and (not name.startswith("broker") or name.endswith("disk MiB") or name.startswith(tuple(lived)))
         and of_name.gained > max(GAIN_ALLOWED * abs(of_name.first), UNITS_ALLOWED)
     ]
@@ -85,6 +89,8 @@ def report(pieces: Sequence[Piece], lived: str) -> list[str]:
     hours = sum(piece.seconds for piece in pieces) / 3600
     machines, commits = {piece.machine for piece in pieces}, {piece.commit for piece in pieces}
     began = f"{hours:.2f} hours in {len(pieces)} pieces on {len(machines)} machines, {len(commits)} commits"
+    if hours < JUDGED_FROM_H:
+        began += f". Slopes are judged from {JUDGED_FROM_H:.0f} hour on"
     if len(pieces) > 1:
         began += ": each piece has its own height in the slopes"
     done = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

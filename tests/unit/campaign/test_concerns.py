@@ -102,7 +102,7 @@ def test_a_commit_stands_until_a_file_changes(tmp_path: Path, monkeypatch: pytes
     commit("storage/log.py", "import lowtide.storage.index\n")
     first = commit("storage/index.py", "A = 1\n")
     files = ["storage/log.py", "storage/index.py"]
-    commit("page.md", "a page")
+    commit("page", "a page")
     assert concerns.unchanged(first, files)
     commit("storage/index.py", "A = 1  # one\n")
     assert concerns.unchanged(first, files)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.soak.report import rising, table, trends
+from tests.soak.report import report, rising, table, trends
 from tests.soak.samples import Piece, Sample
 from tests.soak.trend import Trend, blocks, trend, warm
 
@@ -109,6 +109,12 @@ def test_a_slight_or_uncertain_rise_is_none():
     assert rising(trends([piece(broker_3_resident_MiB=0.3, etcd_in_use_MiB=-5.0)]), ["broker 3 "]) == []
     unsure = Trend(per_hour=50.0, low=-1.0, high=101.0, first=10.0, last=50.0, hours=1.0)
     assert rising({"broker 3 descriptors": unsure}, ["broker 3 "]) == []
+
+
+def test_nothing_is_judged_in_the_first_hour():
+    short = Piece("ab", 1, "", "", "", [], piece(broker_3_resident_MiB=50.0).samples[:240])
+    assert rising(trends([short]), ["broker 3 "]) == []
+    assert report([short], "broker 3 ")[0].endswith("Slopes are judged from 1 hour on")
 
 
 def test_the_table_has_a_row_a_figure():
