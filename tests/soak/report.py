@@ -92,7 +92,7 @@ def report(pieces: Sequence[Piece], lived: str) -> list[str]:
     if hours < JUDGED_FROM_H:
         began += f". Slopes are judged from {JUDGED_FROM_H:.0f} hour on"
     if len(pieces) > 1:
-        began += ": each piece has its own height in the slopes"
+        began += ". Pieces are joined by their samples: each has its own height, and all have one slope"
     done = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
     parts = [[began, done], piece_rows(pieces, f"{lived}resident MiB"), table(trends(pieces)), latencies(pieces)]
     return [line for part in parts for line in (*part, "")][:-1]

@@ -129,7 +129,9 @@ def test_a_history_continues_after_a_kill(tmp_path: Path):
 def test_the_report_says_that_machines_were_joined():
     pieces = [piece("ab", 1, "2026-01-01", minutes=60), piece("cd", 2, "2026-01-02", minutes=60)]
     rows = report(pieces, "broker 3 ")
-    assert rows[0].startswith("2.00 hours in 2 pieces on 1 machines, 1 commits: each piece has its own height")
+    assert rows[0].startswith(
+        "2.00 hours in 2 pieces on 1 machines, 1 commits. Pieces are joined by their samples: each has"
+    )
     assert rows[1] == "7,200 restarts"
     assert "broke" in "\n".join(rows)
     assert [row.split(" | ")[1:] for row in latencies(pieces)[2:3]] == [["1.0", "1.0", "1.0", "1.0 |"]]
