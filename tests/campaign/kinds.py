@@ -263,7 +263,6 @@ KINDS = (
             also=("tests/pipeline/table_kill_job.py",),
             KILLS="11",
             SPARKS="999",
-            PYTEST_ADDOPTS="-p no:randomly",
         ),
         wanted=20,
         missing=table_is_missing,

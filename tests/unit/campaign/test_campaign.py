@@ -119,6 +119,30 @@ tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
     assert load(tmp_path / "ledger.jsonl") == []
 
 
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="Linux shares no processor among sessions here")
+def test_a_session_that_a_run_begins_steps_back_too():
+    """A nice value alone counts within a session only."""
+    program = """
+import os, pathlib, subprocess, sys
+from tests.campaign import machine
+machine.step_back()
+print(pathlib.Path("/proc/self/autogroup").read_text(), end="")
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+machine.set_session_back(child.pid)
+print(pathlib.Path(f"/proc/{child.pid}/autogroup").read_text(), end="")
+child.kill()
+child.wait()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=campaign.ROOT, capture_output=True, text=True, check=True, start_new_session=True
+    )
+    assert [line.partition(" ")[2] for line in done.stdout.splitlines()] == ["nice 19", "nice 19"], done.stderr
+
+
 def until(condition) -> None:
     """Polls the condition: another process fulfils it."""
     waiting = threading.Event()
