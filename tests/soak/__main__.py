@@ -85,6 +85,7 @@ async def piece(options: argparse.Namespace, folder: SoakFolder, left_s: float) 
     if options.earlier:
         cluster.pythons = dict.fromkeys(cluster.ids, options.earlier)
     run = Run(cluster, folder, options, left_s)
+    watching = asyncio.create_task(run.watch())
     try:
         async with cluster:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,7 +94,12 @@ async def piece(options: argparse.Namespace, folder: SoakFolder, left_s: float) 
             cluster.check_no_faults()
     except Exception as error:
         traceback.print_exc()
-        folder.failed(f"{type(error).__name__}: {error}".splitlines()[0])
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        if run.was_starved(error):
+            print(f"the machine had no time for the brokers, the piece ends: {what}", flush=True)
+        else:
+            folder.failed(what)
+    watching.cancel()
     for what in run.reported:
         if what.startswith("failed: "):
             folder.failed(what)

@@ -18,6 +18,8 @@ from lowtide.admin.offsets import OffsetSpec
 from lowtide.admin.standing import StandingTerms
 from lowtide.protocol.records import iterate_batches, iterate_records
 
+from tests.chaos.cluster_processes import NotInTimeError
+
 from .run import SMALL, Run
 
 PEOPLE = "people"
@@ -100,7 +102,7 @@ async def confirmed(run: Run, admin: AdminClient, **what: object) -> None:
                 assert sorted(result.erased_by) == sorted(run.cluster.ids), result
                 return
         await asyncio.sleep(AGAIN_S)
-    raise AssertionError(f"an erasure was not confirmed within {LIMIT_S} s: {result}\n{run.cluster.tail()}")
+    raise NotInTimeError(f"an erasure was not confirmed within {LIMIT_S} s: {result}\n{run.cluster.tail()}")
 
 
 async def gone(run: Run, admin: AdminClient, markers: list[bytes]) -> None:

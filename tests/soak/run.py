@@ -15,8 +15,9 @@ from lowtide.admin import AdminClient
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import FindCoordinatorRequest
 from lowtide.simulation.client import WireClient
+from lowtide.simulation.history import HistoryError
 from tests.chaos.client_processes import ClientProcess
-from tests.chaos.cluster_processes import ClusterProcesses
+from tests.chaos.cluster_processes import ClusterProcesses, NotInTimeError
 from tests.chaos.security import ADMIN, Security
 
 from .kept import SoakFolder
@@ -51,6 +52,10 @@ SHARES = (
 
 ETCD = ("--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
 """The settings of docs/etcd.md, but with a shorter history, for the same reason."""
+
+LOOK_EACH_S = 0.5
+STARVED_WITHIN_S, STARVED_S = 300.0, 5.0
+"""The machine had no time for us if our loop was late by so much in the last minutes."""
 
 COORDINATOR_VERSION = 4
 LOADING = {
@@ -107,6 +112,22 @@ class Run:
         self._begun_s = time.monotonic()
         self._until_s = self._begun_s + left_s
         self._ended = asyncio.Event()
+        self._late: list[tuple[float, float]] = []
+
+    async def watch(self) -> None:
+        """Notes how late our own loop is, which gets as much of the machine as each broker."""
+        while True:
+            due_s = time.monotonic() + LOOK_EACH_S
+            await asyncio.sleep(LOOK_EACH_S)
+            now_s = time.monotonic()
+            self._late = [each for each in self._late if each[0] > now_s - STARVED_WITHIN_S]
+            if now_s - due_s > LOOK_EACH_S:
+                self._late.append((now_s, now_s - due_s))
+
+    def was_starved(self, error: Exception) -> bool:
+        """Returns whether an error only says that something was late, at a time when our own loop was late, too."""
+        is_late = isinstance(error, NotInTimeError | OSError) and not isinstance(error, HistoryError)
+        return is_late and sum(late_s for _, late_s in self._late) > STARVED_S
 
     @property
     def seconds(self) -> float:
