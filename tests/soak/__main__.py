@@ -25,6 +25,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -43,6 +44,9 @@ from .tabling import TableWork
 from .work import LIVES, MEMBERS, Sampler, check, come_and_go, create_topics, restart
 
 PUBLISHED = ROOT / "docs/lab/soak.jsonl"
+AGAIN_S = 60.0
+"""Until a machine that had no time is tried again."""
+
 LIVED = f"broker {LIVES} "
 
 
@@ -96,6 +100,7 @@ async def piece(options: argparse.Namespace, folder: SoakFolder, left_s: float) 
         traceback.print_exc()
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         if run.was_starved(error):
+            run.was_ended_early = True
             print(f"the machine had no time for the brokers, the piece ends: {what}", flush=True)
         else:
             folder.failed(what)
@@ -175,7 +180,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def soak(options: argparse.Namespace, folder: SoakFolder, done_s: float) -> None:
-    """Runs a piece, if there is time left. What a killed program left running is ended first."""
+    """Runs a piece, if there is time left, and after one that the machine starved another one.
+
+    What a killed program left running is ended first.
+    """
     end_marked(folder.path)
     left_s = options.minutes * 60 - done_s
     if options.piece_minutes:
@@ -184,8 +192,14 @@ def soak(options: argparse.Namespace, folder: SoakFolder, done_s: float) -> None
         return
     os.environ[MARK] = str(folder.path)  # All processes of the piece inherit it.
     step_back(options.nice)
-    run = asyncio.run(piece(options, folder, left_s))
-    print(f"{run.seconds / 60:.0f} minutes; clients: {dict(run.reported)}", flush=True)
+    until_s = time.monotonic() + left_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        run = asyncio.run(piece(options, folder, left_s))
+        print(f"{run.seconds / 60:.0f} minutes; clients: {dict(run.reported)}", flush=True)
+        if not run.was_ended_early:
+            return
+        end_marked(folder.path)
+        time.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":

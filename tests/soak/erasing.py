@@ -17,7 +17,6 @@ from lowtide.admin.errors import AdminError
 from lowtide.admin.offsets import OffsetSpec
 from lowtide.admin.standing import StandingTerms
 from lowtide.protocol.records import iterate_batches, iterate_records
-
 from tests.chaos.cluster_processes import NotInTimeError
 
 from .run import SMALL, Run

@@ -112,6 +112,8 @@ class Run:
         self._begun_s = time.monotonic()
         self._until_s = self._begun_s + left_s
         self._ended = asyncio.Event()
+        self.was_ended_early = False
+        """Whether the machine had no time for it."""
         self._late: list[tuple[float, float]] = []
 
     async def watch(self) -> None:
