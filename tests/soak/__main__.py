@@ -106,7 +106,7 @@ async def piece(options: argparse.Namespace, folder: SoakFolder, left_s: float) 
             folder.failed(what)
     watching.cancel()
     for what in run.reported:
-        if what.startswith("failed: "):
+        if what.startswith("failed: ") and not run.was_ended_early:
             folder.failed(what)
     return run
 
