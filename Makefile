@@ -188,10 +188,10 @@ sanitize: $(INSTALLED) ## run the compiled code over damaged input, with gcc's s
 power-cuts: $(INSTALLED)-power ## cut the power of a disk below real file systems; needs root, libfuse3 and xfsprogs: CUTS=500 SEED=7
 	@$(BIN)/pytest -q -s -o faulthandler_timeout=20000 -m power tests/power
 
-soak: $(INSTALLED) etcd ## three brokers under a mixed load, with rolling restarts: HOURS=8 (docs/own-tests.md)
+soak: $(INSTALLED)-pipeline etcd java ## three brokers with everything on, in pieces that continue: HOURS=8 (docs/own-tests.md)
 	@$(BIN)/python -m tests.soak --minutes $$(($${HOURS:-8} * 60)) $(ARGS)
 
-campaign: $(INSTALLED) ## search until stopped, with simulators, kills and damaged frames, at the lowest priority: ARGS=--totals (docs/own-tests.md)
+campaign: $(INSTALLED) ## search until stopped, or with ARGS=--until-current until every row of docs/lab/evidence.md has what a release needs (docs/own-tests.md)
 	@$(BIN)/python -m tests.campaign $(ARGS)
 
 mutants: $(INSTALLED) ## find changes of the code that no unit test notices, at the lowest priority: ARGS='--groups purgatory' (docs/own-tests.md)

@@ -1,6 +1,8 @@
 """`make campaign ARGS=--publish`: what campaigns have searched, as a page.
 
-The sums of their ledgers are kept in the tree. `evidence.jsonl` has one line for each ledger, kind and commit.
+The sums of their ledgers are kept in the tree. `evidence.jsonl` has one line for each ledger, kind and commit. Lines
+of the ledger "documented" are totals from before a kind was part of campaigns, from `docs/lab/erasures.md` and
+`docs/lab/tables.md`; they took an unknown time.
 Publishing replaces the lines of this ledger by new sums, so it may be repeated; a ledger is known by the number in its
 folder. The page is written from these lines and from what has changed since. Adding up and the page are pure.
 """
@@ -8,7 +10,6 @@ folder. The page is written from these lines and from what has changed since. Ad
 from __future__ import annotations
 
 import secrets
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 from tests.mutants import results as mutation
 from tests.sim import planting
 
-from . import headline, ledger
+from . import concerns, headline, ledger
 from .kinds import KINDS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,23 +34,27 @@ HEAD = """# Evidence
 What `make campaign` has searched for broken [promises](../invariants.md) ([how it works](../own-tests.md#campaigns)).
 `make campaign ARGS=--publish` writes this page; do not edit it.
 
-A run is *current* while nothing has changed since its commit in the folders that it tests. A goal counts all runs
-together. *Drawn faults* count towards the goal of *cluster*; *cluster kill* and *transfers* count towards that of
-*kill*. The unit of each kind:
+A run is *current* while the code that it executes is as it was at its commit: the programs of its kind and all that
+they import, comments and docstrings aside. So a change of the console or of a page leaves all rows current, and one of
+the code that serves requests leaves none. A goal counts all runs together. *Drawn faults* and *erasures* count towards
+the goal of *cluster*; *cluster kill*, *erasure kill* and *transfers* count towards that of *kill*. The unit of each
+kind:
 
-- *cluster*, *drawn faults*: a simulated cluster with its load and faults; *one broker*: a broker with a simulated
-  disk.
+- *cluster*, *drawn faults*, *erasures*: a simulated cluster with its load and faults; in *erasures* clients only write
+  and erase. *one broker*: a broker with a simulated disk.
 - *crash states*: a state of a simulated disk. A broker starts on it and everything is read back; each moment of a run
   gives four states.
 - *kill*, *cluster kill*, *transfers*: a broker process that is killed. *kill*: one broker under load, in recovery,
   while it frees or erases records, or commits for groups and transactions. *cluster kill*: three brokers with etcd,
-  also while they compact, move and reassign. *transfers*: transfers of money.
+  also while they compact, move and reassign. *erasure kill*: while single records are erased. *transfers*: transfers
+  of money.
+- *table kill*: a life of a job that writes a topic into a table, in which the job or the broker is killed.
 - *power cut*: a power cut under load on ext4 or XFS (`tests/power`); *damaged frames*: a frame sent to a broker.
 - *properties*: a pass over all tests with drawn examples; *compiled walk*: an execution under sanitizers, since
   2026-11-27.
 
 Other searches: [hours of load and the model of deletes](long-runs.md), [upgrades under load, and ways
-back](upgrades.md), and [large clusters](scale.md).
+back](upgrades.md), and [large clusters](scale.md). What all of them have found is in [violations](violations.md).
 """
 
 
@@ -112,8 +117,8 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
     """
     rows = [
         (
-            "| kind | current | most at a commit | all | goal | CPU hours | a core does in a day | faults | states | "
-            "violations | last run |"
+            "| kind | current, of what a release needs | most at a commit | all | goal | CPU hours | "
+            "a core does in a day | faults | states | violations | last run |"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -121,30 +126,46 @@ def page(lines: Sequence[Sum], kinds: Sequence[Kind], is_current: Callable[[Kind
         of_kind = [line for line in lines if line.kind == kind.name]
         goal = "" if kind.goal is None else f"{kind.goal:,}"
         if not of_kind:
-            rows.append(f"| {kind.name} | 0 | 0 | 0 | {goal} | 0 | | 0 | | 0 | never |")
+            rows.append(f"| {kind.name} | 0 of {kind.wanted:,} | 0 | 0 | {goal} | 0 | | 0 | | 0 | never |")
             continue
-        current = sum(line.counted(kind) for line in of_kind if is_current(kind, line.commit))
+        current = current_count(kind, of_kind, is_current)
         at_commits = Counter[str]()
         for line in of_kind:
             at_commits[line.commit] += line.counted(kind)
         count, hours = at_commits.total(), sum(line.cpu_seconds for line in of_kind) / 3600
+        timed = sum(line.counted(kind) for line in of_kind if line.cpu_seconds)
         faults, states = sum(line.fault_count() for line in of_kind), sum(line.states for line in of_kind)
         violations, last = sum(len(line.violations) for line in of_kind), max(line.last for line in of_kind)[:10]
-        a_day = count / hours * 24 if hours else 0
-        counts = f"{current:,} | {max(at_commits.values()):,} | {count:,} | {goal} | {hours:,.2f} | {a_day:,.0f}"
+        a_day = f"{timed / hours * 24:,.0f}" if hours else ""
+        most = max(at_commits.values())
+        counts = f"{current:,} of {kind.wanted:,} | {most:,} | {count:,} | {goal} | {hours:,.2f} | {a_day}"
         rows.append(f"| {kind.name} | {counts} | {faults:,} | {states or ''} | {violations} | {last} |")
     struck = Counter[str]()
     for line in lines:
         struck.update({fault: count for fault, count in line.faults.items() if fault not in NO_FAULTS})
     named = [f"| {fault} | {count:,} |" for fault, count in struck.most_common(FAULTS_NAMED)]
-    found = [f"- {line.kind}, {line.commit}: {reason}" for line in lines for reason in line.violations]
     parts = ["\n".join(rows), "## Faults that had an effect\n\n| fault | times |\n|---|---|\n" + "\n".join(named)]
-    if found:
-        parts.append(
-            "## Violations found\n\nEach is fixed: in the broker, or in the test where that was wrong. "
-            "`tests/sim/found.jsonl` repeats those of drawn faults.\n\n" + "\n".join(found)
-        )
+    parts.append(
+        "## Violations found\n\n[Each is listed](violations.md) in words, with its fix: in the broker, or in the test "
+        "where that was wrong.\n`tests/campaign/evidence.jsonl` has the assertions that failed."
+    )
     return HEAD + "\n" + "\n\n".join([*parts, *others]) + "\n"
+
+
+def current_count(kind: Kind, lines: Iterable[Sum], is_current: Callable[[Kind, str], bool]) -> int:
+    """Returns how much of a kind stands for the tree."""
+    return sum(line.counted(kind) for line in lines if line.kind == kind.name and is_current(kind, line.commit))
+
+
+def per_cpu_second(lines: Iterable[Sum], kinds: Sequence[Kind]) -> dict[str, float]:
+    """Returns how much of each kind a CPU second has done, at the last commit where it was run."""
+    found = {}
+    for kind in kinds:
+        timed = [line for line in lines if line.kind == kind.name and line.cpu_seconds and line.counted(kind)]
+        if timed:
+            last = max(timed, key=lambda line: line.last)
+            found[kind.name] = last.counted(kind) / last.cpu_seconds
+    return found
 
 
 def mutant_part(sums: Sequence[mutation.Sum], is_current: Callable[[mutation.Sum], bool]) -> str:
@@ -246,17 +267,20 @@ def name_of(folder: Path) -> str:
 
 
 def unchanged_since(kind: Kind, commit: str) -> bool:
-    """Returns whether the last commit has the same folders of a kind. False for a commit that is unknown here."""
-    words = ["git", "diff", "--quiet", commit, "HEAD", "--", *kind.concerns]
-    return subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    """Returns whether runs of a kind at a commit stand for the last commit."""
+    return concerns.unchanged(commit, kind.concerned(), kind.folders)
+
+
+def known(folder: Path, file: Path = SUMS) -> list[Sum]:
+    """Returns what is published, with the ledger of a folder as it is now."""
+    name = name_of(folder)
+    others = [line for line in load(file) if line.ledger != name]
+    return others + sums(name, ledger.load(folder / "ledger.jsonl"), str(folder))
 
 
 def publish(folder: Path, file: Path = SUMS, target: Path = PAGE) -> None:
     """Adds up the ledger of a folder, and writes the page."""
-    name = name_of(folder)
-    lines = [line for line in load(file) if line.ledger != name] + sums(
-        name, ledger.load(folder / "ledger.jsonl"), str(folder)
-    )
+    lines = known(folder, file)
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     write_page(file, target)
 

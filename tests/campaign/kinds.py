@@ -6,11 +6,16 @@ its result in files that `Workplace` names; all its other files are below `TMPDI
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.power.powered_disk import missing
+
+from .concerns import ROOT, closure
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class Workplace:
         return self.results / "struck.json"
 
     @property
+    def log(self) -> Path:
+        """The output of the run."""
+        return self.folder / "run.log"
+
+    @property
     def files(self) -> tuple[Path, Path, Path]:
         return self.simulated, self.junit, self.struck
 
@@ -67,20 +77,44 @@ def always() -> None:
 class Kind:
     """`share` is the share of CPU time, relative to the others. A run uses `seeds` seeds.
 
-    `concerns` are the folders and files whose change makes earlier runs of this kind say less. `counted` names the
-    fault by whose number the kind is measured, which says more than the number of seeds.
+    A run is current while neither `programs`, with all that they import, nor what is in `folders` has changed
+    (`concerns.py`). `counted` names the fault by whose number the kind is measured, which says more than the number of
+    seeds.
     """
 
     name: str
     share: int
     seeds: int
     command: Callable[[Workplace, int, int], Command]
-    concerns: tuple[str, ...] = ()
+    programs: Callable[[], tuple[str, ...]] = tuple
+    wanted: int = 1
+    """How much of it a release needs on its own code (`--until-current`)."""
+    folders: tuple[str, ...] = ("protocol/native",)
     missing: Callable[[], str | None] = always
     """Returns why this machine can't run it, or None."""
     counted: str | None = None
     goal: int | None = None
-    """The wanted total."""
+    """The wanted total of all commits."""
+
+    def concerned(self) -> frozenset[str]:
+        """Returns the files whose change makes earlier runs of this kind say less, without those in `folders`."""
+        return closure(self.programs())
+
+    def concerns(self, file: str) -> bool:
+        """Returns whether a change of this file does."""
+        return file in self.concerned() or file.startswith(tuple(f"{folder}/" for folder in self.folders))
+
+
+def files(*names: str) -> Callable[[], tuple[str, ...]]:
+    """Returns these programs, by their paths from the root of the tree."""
+    return lambda: names
+
+
+@functools.cache
+def with_drawn_examples() -> tuple[str, ...]:
+    """Returns the unit tests that draw examples."""
+    found = (path for path in (ROOT / "tests/unit").rglob("*.py") if b"hypothesis" in path.read_bytes())
+    return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
 
 
 def simulated(name: str, replay: str) -> Callable[[Workplace, int, int], Command]:
@@ -126,27 +160,56 @@ def power_is_missing() -> str | None:
     return missing("ext4") or missing("xfs")
 
 
-SERVED = ("broker", "metadata", "protocol", "replication", "storage")
-"""The code that serves requests: nearly all that may violate a promise."""
+def table_is_missing() -> str | None:
+    """Of kinds that write tables."""
+    return (
+        None if importlib.util.find_spec("pyiceberg") else "PyIceberg is not installed (make .venv/.installed-pipeline)"
+    )
 
-KILLED = "SIGKILL of a broker"
+
+KILLED, LIFE = "SIGKILL of a broker", "killed life of a table job"
+SEARCH = ".venv/bin/python -m lowtide.simulation.cluster_search"
+CLUSTER, DRAWN = "simulation/cluster_search.py", ("tests/campaign/drawn.py", "tests/campaign/found.py")
+
+
+def against_brokers(*tests: str, also: tuple[str, ...] = (), **env: str) -> dict[str, Any]:
+    """Returns the command of tests, and their programs: the tests, what they start by name, and the broker."""
+    return {"command": pytest(*tests, **env), "programs": files("cli/serve.py", *tests, *also)}
+
 
 KINDS = (
-    Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), (*SERVED, "simulation"), goal=100_000),
+    Kind("cluster", 20, 20, simulated("cluster", "make sim SEED={seed}"), files(CLUSTER), wanted=3_000, goal=100_000),
     Kind(
         "drawn faults",
         15,
         20,
         simulated("drawn faults", ".venv/bin/python -m tests.campaign.found {seed}"),
-        (*SERVED, "simulation"),
+        files(CLUSTER, *DRAWN),
+        wanted=1_500,
     ),
-    Kind("one broker", 5, 200, simulated("one broker", "make sim SEED={seed}"), (*SERVED, "simulation")),
+    Kind(
+        "erasures",
+        10,
+        20,
+        simulated("erasures", f"{SEARCH} --kinds erasures --seeds 1 --first {{seed}}"),
+        files(CLUSTER),
+        wanted=1_000,
+    ),
+    Kind(
+        "one broker",
+        5,
+        200,
+        simulated("one broker", "make sim SEED={seed}"),
+        files("simulation/broker_simulation.py"),
+        wanted=1_000,
+    ),
     Kind(
         "crash states",
         10,
         2,
         simulated("crash states", "SEED={seed} .venv/bin/pytest -n0 tests/sim/test_crash_states.py"),
-        (*SERVED, "simulation"),
+        files("tests/sim/crash_states.py"),
+        wanted=10_000,
         counted="crash state",
         goal=250_000,
     ),
@@ -154,7 +217,7 @@ KINDS = (
         "kill",
         10,
         1,
-        pytest(
+        **against_brokers(
             "tests/chaos/test_sigkill.py",
             "tests/chaos/test_killed_while_punching.py",
             "tests/chaos/test_erased_is_gone.py",
@@ -163,7 +226,7 @@ KINDS = (
             "tests/chaos/test_transactions_survive.py",
             ROUNDS="20",
         ),
-        (*SERVED, "runtime"),
+        wanted=500,
         counted=KILLED,
         goal=5_000,
     ),
@@ -171,7 +234,7 @@ KINDS = (
         "cluster kill",
         10,
         1,
-        pytest(
+        **against_brokers(
             "tests/chaos/test_cluster_kills.py",
             "tests/chaos/test_compaction_survives.py",
             "tests/chaos/test_etcd_broker.py",
@@ -179,29 +242,71 @@ KINDS = (
             ROUNDS="5",
             CLUSTER_ROUNDS="5",
         ),
-        (*SERVED, "runtime"),
+        wanted=100,
         counted=KILLED,
+    ),
+    Kind(
+        "erasure kill",
+        5,
+        1,
+        **against_brokers("tests/chaos/test_erasures_survive.py", ROUNDS="5"),
+        wanted=50,
+        counted=KILLED,
+        goal=500,
+    ),
+    Kind(
+        "table kill",
+        5,
+        1,
+        **against_brokers(
+            "tests/pipeline/test_table_kills.py",
+            also=("tests/pipeline/table_kill_job.py",),
+            KILLS="11",
+            SPARKS="999",
+        ),
+        wanted=20,
+        missing=table_is_missing,
+        counted=LIFE,
+        goal=200,
     ),
     Kind(
         "power cut",
         5,
         1,
-        pytest("tests/power/test_power_cuts.py", CUTS="10", PYTEST_ADDOPTS="-m power"),
-        (*SERVED, "runtime"),
-        power_is_missing,
+        **against_brokers("tests/power/test_power_cuts.py", CUTS="10", PYTEST_ADDOPTS="-m power"),
+        wanted=50,
+        missing=power_is_missing,
         counted="power cut of a disk",
         goal=500,
     ),
-    Kind("transfers", 5, 1, pytest("tests/chaos/test_transfers.py", SECONDS_OF_TRANSFER="30"), SERVED, counted=KILLED),
+    Kind(
+        "transfers",
+        5,
+        1,
+        **against_brokers(
+            "tests/chaos/test_transfers.py", also=("tests/chaos/transfer_programs.py",), SECONDS_OF_TRANSFER="30"
+        ),
+        wanted=5,
+        counted=KILLED,
+    ),
     Kind(
         "damaged frames",
         10,
         1,
-        pytest("tests/chaos/test_frame_storm.py", FRAMES="30000"),
-        ("broker", "protocol"),
+        **against_brokers("tests/chaos/test_frame_storm.py", also=("tests/chaos/honest_client.py",), FRAMES="30000"),
+        wanted=1_000_000,
         counted="damaged frame",
         goal=10_000_000,
     ),
-    Kind("properties", 5, 1, properties, SERVED),
-    Kind("compiled walk", 5, 1, sanitizers, ("protocol/native", "tests/native"), counted="execution", goal=500_000_000),
+    Kind("properties", 5, 1, properties, with_drawn_examples),
+    Kind(
+        "compiled walk",
+        5,
+        1,
+        sanitizers,
+        wanted=100_000_000,
+        folders=("protocol/native", "tests/native"),
+        counted="execution",
+        goal=500_000_000,
+    ),
 )

@@ -55,6 +55,12 @@ def cluster(seed: int, _reached: drawn.Reached) -> Result:
     return Result(effects, reason)
 
 
+def erasures(seed: int, _reached: drawn.Reached) -> Result:
+    """Runs a cluster in which clients do nothing but erase."""
+    _seed, reason, effects, _operations, _virtual_s = run_seed(seed, ("erasures",))
+    return Result(effects, reason)
+
+
 def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
     """Runs a drawn cluster. A violation is minimised, and kept among the tests."""
     run = drawn.draw(seed, reached)
@@ -81,7 +87,13 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-SIMULATORS = {"one broker": one_broker, "crash states": crashes, "cluster": cluster, "drawn faults": drawn_cluster}
+SIMULATORS = {
+    "one broker": one_broker,
+    "crash states": crashes,
+    "cluster": cluster,
+    "erasures": erasures,
+    "drawn faults": drawn_cluster,
+}
 
 
 def load_reached(file: Path) -> drawn.Reached:

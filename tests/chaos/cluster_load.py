@@ -111,18 +111,28 @@ class PartitionWork:
     """A producer, a deleter and readers of one partition. `start`, then `stop`, then `check`."""
 
     def __init__(
-        self, cluster: ClusterProcesses, topic: str, number: int = 0, *, seed: int = 7, deletes: bool = True
+        self,
+        cluster: ClusterProcesses,
+        topic: str,
+        number: int = 0,
+        *,
+        seed: int = 7,
+        deletes: bool = True,
+        history: ClusterPartitionHistory | None = None,
+        pause_s: float = 0.01,
     ) -> None:
+        """With a `history` of earlier work it continues. `pause_s` is the longest pause of a client."""
         self.cluster = cluster
         self.topic, self.number = topic, number
-        self.history = ClusterPartitionHistory(f"{topic}-{number}")
+        self.history = ClusterPartitionHistory(f"{topic}-{number}") if history is None else history
+        self._pause_s = pause_s
         self.counts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.last_acknowledged = 0.0
         self._random = random.Random(f"{seed} {topic} {number}")
         self._deletes = deletes
         self._leader: int | None = None
-        self._serial = 0
+        self._serial = len(self.history.sent)
         self._starvation = Starvation()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -184,7 +194,7 @@ class PartitionWork:
             while not self._stop.is_set():
                 try:
                     await job(caller)
-                    await asyncio.sleep(self._random.random() * 0.01)
+                    await asyncio.sleep(self._random.random() * self._pause_s)
                 except OSError:
                     self._leader = None
                     self.counts["lost"] += 1

@@ -69,6 +69,10 @@ QUICK = (
 """Shorter sessions than the default, and leaders that move only when a test requests it."""
 
 
+class NotInTimeError(AssertionError):
+    """What was expected did not happen within its limit: a fault, or a machine that gave the brokers no time."""
+
+
 class ClusterProcesses:
     """An etcd and several broker processes. Used as `async with`."""
 
@@ -303,7 +307,7 @@ class ClusterProcesses:
                         return row
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
-            raise AssertionError(
+            raise NotInTimeError(
                 f"the expected state of {topic}-{number} was not reached; last: {row}\n{self.tail()}"
             ) from None
 
@@ -333,7 +337,7 @@ class ClusterProcesses:
                             return time.monotonic() - begun
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
-            raise AssertionError(f"{what}: it did not happen within {limit_s} s\n{self.tail()}") from None
+            raise NotInTimeError(f"{what}: it did not happen within {limit_s} s\n{self.tail()}") from None
 
     async def create_topic(
         self,

@@ -30,15 +30,19 @@ class LoginRefusedError(Exception):
 
 
 class Security:
-    """Certificates in a folder, the settings of brokers and etcd, and clients that log in."""
+    """Certificates in a folder, the settings of brokers and etcd, and clients that log in.
+
+    A folder that has certificates already keeps them, and its users, for a cluster that continues.
+    """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(self._path("ca")))
-        for name in ("server", "store"):
-            authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(str(self._path(name)))
+        if not self._path("ca").exists():
+            authority = trustme.CA()
+            for name in ("server", "store"):
+                authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(str(self._path(name)))
+            authority.cert_pem.write_to_path(str(self._path("ca")))
         self._context = ssl.create_default_context(cafile=str(self._path("ca")))
 
     def _path(self, name: str) -> Path:
@@ -86,7 +90,10 @@ class Security:
         return [f"{key}={value}" for key, value in values.items()]
 
     async def add_users(self, metadata: str) -> None:
-        """Before the first start."""
+        """Before the first start. Does nothing where they are."""
+        added = self.folder / "users-added"
+        if added.exists():
+            return
         for user, password in PASSWORDS.items():
             words = ["users", "add", user, "--mechanism", MECHANISM, "--metadata", metadata, *self.metadata_options]
             await asyncio.to_thread(
@@ -98,6 +105,27 @@ class Security:
                 timeout=LIMIT_S,
                 check=True,
             )
+        added.touch()
+
+    def client_properties(self, user: str) -> dict[str, str]:
+        """The properties with which Kafka's clients, and `lowtide --command-config`, log in."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.jaas.config": f'{_LINE} username="{user}" password="{PASSWORDS[user]}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._path("ca")),
+        }
+
+    def librdkafka_properties(self, user: str) -> dict[str, str]:
+        """The same for librdkafka."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": user,
+            "sasl.password": PASSWORDS[user],
+            "ssl.ca.location": str(self._path("ca")),
+        }
 
     async def connect(
         self, host: str, port: int, user: str, password: str = "", *, by_token: bool = False

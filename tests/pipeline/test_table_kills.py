@@ -26,6 +26,7 @@ from lowtide.pipeline.table.files import round_of
 from lowtide.pipeline.table.loose import loose_files
 from lowtide.pipeline.table.progress import ROUND, carried, progress_of, properties_of
 from lowtide.pipeline.table.schemas.decoding import PREFIX
+from tests.campaign.struck import strike
 
 from .broker_process import BrokerProcess
 from .conftest import make_topic
@@ -240,6 +241,7 @@ def test_killed_at_any_moment_each_record_is_in_the_table_once(tmp_path: Path):
                 moment = moments[number % len(MOMENTS)]
                 kind = "spark" if number % SPARKS == SPARKS - 1 else "local"
                 one_life(run, number, moment, kind)
+                strike("killed life of a table job")
                 print(f"kill {number + 1} of {KILLS}: {moment} ({kind}), table {run.progress()}", flush=True)
             run.write(RECORDS, KILLS)
             last = run.start("never:0", "local")

@@ -15,12 +15,12 @@ import confluent_kafka
 
 from tests.chaos.client_processes import asked_to_end, tell
 
-RETAINED, COMPACTED, MOVED = "retained", "compacted", "moved"
+RETAINED, COMPACTED, MOVED, TABLED, QUEUED = "retained", "compacted", "moved", "tabled", "queued"
 GROUP = "readers"
 KEYS = 1000
 VALUE = b"v" * 1000
-RECORDS_A_SECOND = {RETAINED: 100, COMPACTED: 100}
-TRANSACTIONS_A_SECOND = 5
+RECORDS_A_SECOND = {RETAINED: 30, COMPACTED: 30, TABLED: 10, QUEUED: 10}
+TRANSACTIONS_A_SECOND = 2
 RECORDS_A_TRANSACTION = 3
 COMMIT_EACH_S = 1.0
 REPORT_EACH_S = 10.0
@@ -55,7 +55,8 @@ def write(settings: Settings, topic: str, ending: Ending) -> None:
 
     producer = confluent_kafka.Producer({**settings, "enable.idempotence": True, "linger.ms": 20, "acks": "all"})
     for number in ending.ticks(RECORDS_A_SECOND[topic]):
-        producer.produce(topic, VALUE, key=b"%d" % (number % KEYS), on_delivery=on_delivery)
+        value = VALUE if topic in (RETAINED, COMPACTED) else b'{"number": %d, "text": "%s"}' % (number, VALUE[:100])
+        producer.produce(topic, value, key=b"%d" % (number % KEYS), on_delivery=on_delivery)
         producer.poll(0)
     tell({"left": producer.flush(FLUSH_S), "failed records": failed})
 
@@ -117,5 +118,5 @@ PROGRAMS: dict[str, Callable[[Settings, str, Ending], None]] = {"write": write, 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    client = {"bootstrap.servers": given["bootstrap"], "broker.address.family": "v4", "reconnect.backoff.max.ms": 500}
-    PROGRAMS[given["program"]](client, given["topic"], Ending())
+    client = {**given["settings"], "broker.address.family": "v4", "reconnect.backoff.max.ms": 500}
+    PROGRAMS[given["program"]](client, given["topic"].partition(" ")[0], Ending())

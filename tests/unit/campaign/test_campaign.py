@@ -55,6 +55,31 @@ def test_the_next_campaign_continues_where_the_last_one_ended(tmp_path: Path):
     assert second.broken == 1
 
 
+def test_two_runs_at_a_time_have_seeds_and_folders_of_their_own(tmp_path: Path):
+    """Each run waits for a file that the other one writes: one at a time would never end."""
+    meets = """
+import json, os, pathlib, sys, time
+seed, file = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+meeting = pathlib.Path(os.environ["MEETING"])
+(meeting / str(seed)).touch()
+while not (meeting / str(seed ^ 1)).exists():
+    time.sleep(0.01)
+file.write_text(json.dumps({"faults": {"kill": 1}, "states": 0, "broken": []}))
+"""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+
+    def command(place: Workplace, first: int, _end: int) -> Command:
+        words = (sys.executable, "-c", meets, str(first), str(place.simulated))
+        return Command(words, {"MEETING": str(meeting)}, "")
+
+    one = campaign.Campaign(tmp_path / "campaign", [Kind("quick", 1, 1, command)], Limits(0, runs=4), processes=2)
+    (tmp_path / "campaign").mkdir()
+    assert one.go() == "4 runs are done"
+    assert sorted(entry.first_seed for entry in load(one.ledger)) == [0, 1, 2, 3]
+    assert machine.marked(tmp_path / "campaign") == []
+
+
 def test_a_run_that_takes_too_long_is_ended_with_its_processes_and_adds_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -92,6 +117,30 @@ tests.made(pathlib.Path(sys.argv[1]), tests.SLEEPS).go()
         made(tmp_path, runs=0).go()
     assert machine.marked(tmp_path) == []
     assert load(tmp_path / "ledger.jsonl") == []
+
+
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="Linux shares no processor among sessions here")
+def test_a_session_that_a_run_begins_steps_back_too():
+    """A nice value alone counts within a session only."""
+    program = """
+import os, pathlib, subprocess, sys
+from tests.campaign import machine
+machine.step_back()
+print(pathlib.Path("/proc/self/autogroup").read_text(), end="")
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+machine.set_session_back(child.pid)
+print(pathlib.Path(f"/proc/{child.pid}/autogroup").read_text(), end="")
+child.kill()
+child.wait()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=campaign.ROOT, capture_output=True, text=True, check=True, start_new_session=True
+    )
+    assert [line.partition(" ")[2] for line in done.stdout.splitlines()] == ["nice 19", "nice 19"], done.stderr
 
 
 def until(condition) -> None:

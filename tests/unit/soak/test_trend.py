@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from tests.soak.report import rising, table, trends
+from tests.soak.report import report, rising, table, trends
+from tests.soak.samples import Piece, Sample
 from tests.soak.trend import Trend, blocks, trend, warm
 
 HOUR = 3600.0
@@ -54,33 +55,68 @@ def test_the_first_fifth_does_not_count():
     assert warm([]) == []
 
 
-def samples(**per_hour: float) -> list[tuple[float, dict[str, float]]]:
+def test_the_warm_part_of_a_long_piece_is_bounded():
+    assert warm([(0.0, 9.0), (1799.0, 9.0), (1800.0, 1.0), (36_000.0, 1.0)]) == [(1800.0, 1.0), (36_000.0, 1.0)]
+
+
+def test_pieces_of_different_heights_have_one_slope():
+    """Each piece begins 1,000 lower than the one before: a line through all samples would fall."""
+    pieces = [[(second, value - 1000 * number) for second, value in run(3.0, seed=number)] for number in range(3)]
+    found = trend(*pieces)
+    assert found is not None
+    assert found.low < 3.0 < found.high
+    assert found.high - found.low < 1.0
+    assert found.hours == pytest.approx(12, rel=0.01)
+
+
+def test_a_piece_that_is_too_short_is_left_out():
+    whole = run(3.0)
+    assert trend(whole, [(0.0, 9000.0), (15.0, 0.0)]) == trend(whole)
+
+
+def piece(**per_hour: float) -> Piece:
     """Of four hours; `_` stands for a blank."""
     lines = {name.replace("_", " "): run(slope) for name, slope in per_hour.items()}
-    return [
-        (second, {name: line[index][1] for name, line in lines.items()}) for index, (second, _) in enumerate(run(0.0))
+    samples = [
+        Sample(1, int(second), {name: line[index][1] for name, line in lines.items()})
+        for index, (second, _) in enumerate(run(0.0))
     ]
+    return Piece("ab", 1, "2026-01-02T03:04:05Z", "1a2b3c", "2 cores", [], samples)
 
 
 def test_what_rises_is_named_if_it_must_not():
     found = trends(
-        samples(
-            broker_3_resident_MiB=5.0,
-            broker_1_resident_MiB=5.0,
-            broker_1_disk_MiB=5.0,
-            etcd_file_MiB=5.0,
-            produce_p99_ms=5.0,
-        )
+        [
+            piece(
+                broker_3_resident_MiB=5.0,
+                broker_1_resident_MiB=5.0,
+                broker_1_disk_MiB=5.0,
+                etcd_file_MiB=5.0,
+            )
+        ]
     )
     assert rising(found, ["broker 3 "]) == ["broker 3 resident MiB", "broker 1 disk MiB"]
 
 
+def test_what_rises_slowly_shows_when_pieces_are_joined():
+    """One piece of four hours gains too little, three gain more than is allowed."""
+    pieces = [piece(broker_3_resident_MiB=1.0) for _ in range(3)]
+    assert rising(trends(pieces[:1]), ["broker 3 "]) == []
+    assert rising(trends(pieces), ["broker 3 "]) == ["broker 3 resident MiB"]
+
+
 def test_a_slight_or_uncertain_rise_is_none():
-    assert rising(trends(samples(broker_3_resident_MiB=0.5, etcd_in_use_MiB=-5.0)), ["broker 3 "]) == []
+    assert rising(trends([piece(broker_3_resident_MiB=0.3, etcd_in_use_MiB=-5.0)]), ["broker 3 "]) == []
     unsure = Trend(per_hour=50.0, low=-1.0, high=101.0, first=10.0, last=50.0, hours=1.0)
     assert rising({"broker 3 descriptors": unsure}, ["broker 3 "]) == []
 
 
+def test_nothing_is_judged_in_the_first_hour():
+    short = Piece("ab", 1, "", "", "", [], piece(broker_3_resident_MiB=50.0).samples[:240])
+    assert rising(trends([short]), ["broker 3 "]) == []
+    assert report([short], "broker 3 ")[0].endswith("Slopes are judged from 1 hour on")
+
+
 def test_the_table_has_a_row_a_figure():
-    rows = table(trends(samples(produce_p99_ms=0.0, etcd_file_MiB=1.0)))
-    assert [row.split(" | ")[0] for row in rows[2:]] == ["| etcd file MiB", "| produce p99 ms"]
+    rows = table(trends([piece(etcd_file_MiB=1.0, etcd_in_use_MiB=0.0)]))
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| etcd file MiB", "| etcd in use MiB"]
