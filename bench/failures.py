@@ -1,7 +1,8 @@
-"""Workloads of several brokers: deletes on all replicas, a silent follower, moved leadership, a failed leader."""
+"""Workloads of several brokers: acks, deletes on all replicas, a silent follower, moved leadership, a failed leader."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,25 @@ def _producing(topic: Topic, rate: int) -> Iterator[None]:
         stop.set()
         if thread is not None:
             thread.join()
+
+
+def acknowledged(target: Target, amounts: Amounts) -> Figures:
+    """Measures one closed loop whose records the leader acknowledges, then one whose records all replicas have."""
+    records = batch(1, SMALL_RECORD_BYTES, now_ms())
+    figures: Figures = {}
+    with topic_on(target, 1) as topic:
+        for name, acks in (("acks=1", 1), ("acks=all", -1)):
+            lane = Lane(topic.leaders[0], itertools.repeat(produce_frame(topic.name, 0, records, acks=acks)))
+            with cost_of(target) as cost:
+                load = pump([lane], count=amounts.closed, error_position=produce_error_position(topic.name))
+                time.sleep(amounts.settle_s)  # Followers may fetch after the answers. Their CPU counts.
+            figures |= {
+                f"{name}, p50 us": load.p50_us,
+                f"{name}, p99 us": load.p99_us,
+                f"{name}, brokers' CPU us": cost.cpu_s / load.count * 1e6,
+            }
+        check_ends(topic, 2 * amounts.closed)
+    return figures
 
 
 def silent_follower(target: Target, _amounts: Amounts) -> Figures:
@@ -310,6 +330,12 @@ def _is_acknowledged(target: ClusterTarget, asked: Member, topic: str, frame: by
 
 
 WORKLOADS = {
+    "acks": Workload(
+        run=acknowledged,
+        says="one record of 100 B a request on one connection, the next one after the answer: acks=1, then acks=all",
+        headline=("acks=1, p50 us", "acks=1, p99 us", "acks=all, p50 us", "acks=all, p99 us"),
+        several=True,
+    ),
     "replicated": Workload(
         run=deletes_on_replicas,
         says="DeleteRecords of one more record each time, which every replica must have",

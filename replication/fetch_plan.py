@@ -161,6 +161,8 @@ class FollowerFetchPlan:
 
     def hold_ms(self, now_ms: int) -> int:
         """Returns how long the next request should wait for the disk."""
+        if not self._awaited:
+            return 0
         held = any(following.phase is not Phase.SETTLING for following in self._awaited.values())
         return max(self._hold_until_ms - now_ms, 0) if held else 0
 

@@ -125,13 +125,12 @@ class FollowerState(msgspec.Struct):
             if self.broker_epoch != UNKNOWN_BROKER_EPOCH:
                 self.forget()
             self.broker_epoch = fetch.broker_epoch
-        before_ms = self.noted_fetch_ms if self.session is None else self.last_fetch_ms
         end = fetch.fetch_offset
         if end >= leader_end_offset:
             self.caught_up_ms = now_ms
         elif UNKNOWN_OFFSET < self.leader_end_offset <= end:
             # Nothing precedes the first fetch: a follower that is far behind must not hold up the high watermark.
-            self.caught_up_ms = max(self.caught_up_ms, before_ms)
+            self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
         elif UNKNOWN_OFFSET < self.goal_offset <= end:  # It needed several fetches, as when many producers write.
             self.caught_up_ms = max(self.caught_up_ms, self.goal_ms)
         if end >= self.goal_offset:
@@ -285,10 +284,8 @@ class Leadership:
             return not_a_replica(fetch)
         if fetch.leader_epoch == NO_LEADER_EPOCH and image.log_start_reporting:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if (
-            not may_be_registered(fetch.broker_id, fetch.broker_epoch, image)
-            or fetch.broker_epoch < follower.broker_epoch
-        ):
+        epoch, broker = fetch.broker_epoch, image.brokers.get(fetch.broker_id)
+        if epoch < follower.broker_epoch or ((broker is None or broker.epoch != epoch) and epoch <= image.revision):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not -1 <= fetch.log_start_offset <= fetch.fetch_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
@@ -304,9 +301,8 @@ class Leadership:
         if fetch.broker_epoch > image.revision:
             follower.note_unseen(fetch.broker_epoch, self.lag_time_max_ms, now_ms)
             return None
-        follower.note_fetch(
-            fetch, leader_end_offset=self.log.log_end_offset, matches=self.matches(fetch), now_ms=now_ms
-        )
+        matches = fetch.log_start_offset >= self.log.log_start_offset or self.matches(fetch)
+        follower.note_fetch(fetch, leader_end_offset=self.log.log_end_offset, matches=matches, now_ms=now_ms)
         return follower
 
     def matches(self, fetch: FollowerFetch) -> bool:

@@ -43,6 +43,7 @@ class PartitionChange(Enum):
     """What has changed, for watchers."""
 
     LOG_END = "log end"
+    LOG_END_UNAWAITED = "log end, and nobody waits for the records"
     HIGH_WATERMARK = "high watermark"
     LOG_START = "log start"
     ROLE = "leadership, replica or directory"

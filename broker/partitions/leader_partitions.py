@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lowtide.broker.partitions.held_fetches import HeldFetches
 from lowtide.broker.partitions.isr_looks import IsrLooks
-from lowtide.protocol.types import BrokerEpoch, BrokerId, TopicPartition
+from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, TopicPartition
 from lowtide.replication.partition import Partition, PartitionChange
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ class LedPartitions:
     ) -> None:
         """`lag_time_max_ms` is `replica.lag.time.max.ms`; `is_fenced` is None for a broker that may always act."""
         self.lag_time_max_ms = lag_time_max_ms
-        self.parked = ParkedFetches()
+        self.parked, self.held = ParkedFetches(), HeldFetches(loop)
+        self.awaited_ends: dict[TopicPartition, Offset] = {}
+        """The end of the last record for which somebody waits until followers have it. Later ones may be held."""
         self.by_follower: dict[BrokerId, dict[TopicPartition, Partition]] = {}
         self.newest_leadership_ms = -lag_time_max_ms
         """The monotonic time when this broker last became the leader of a partition with several replicas."""
@@ -117,6 +120,7 @@ class LedPartitions:
     def forget(self, key: TopicPartition) -> None:
         """Forgets a partition that this broker no longer leads, or that has no followers."""
         self.partitions.pop(key, None)
+        self.awaited_ends.pop(key, None)
         for followed in self.by_follower.values():
             followed.pop(key, None)
 
@@ -171,13 +175,18 @@ class LedPartitions:
         )
 
     # ------------------------------------------------------------------ what rises
-    def on_appended(self, partition: Partition) -> None:
-        """Reacts to records that were appended to a partition with followers."""
-        partition.tell(PartitionChange.LOG_END)
-        if partition.topic_partition in self._waiting.follower_fetches.watched:
-            self._waiting.follower_fetches.advance(partition.topic_partition, partition.log.log_end_offset)
-        leadership, image = partition.leadership, self._image
-        alone = leadership is not None and len(leadership.maximal_isr) == 1
+    def on_appended(self, partition: Partition, *, is_awaited: bool) -> None:
+        """Reacts to an append. If no producer (`is_awaited`) or consumer waits for it, followers get it a bit later."""
+        leadership, key = partition.leadership, partition.topic_partition
+        assert leadership is not None
+        if is_awaited or len(partition.watchers) > len(leadership.followers) or key in self._waiting.fetches.watched:
+            self.awaited_ends[key] = partition.log.log_end_offset
+            partition.tell(PartitionChange.LOG_END)
+        else:
+            partition.tell(PartitionChange.LOG_END_UNAWAITED)
+        if key in self._waiting.follower_fetches.watched:
+            self._waiting.follower_fetches.advance(key, partition.log.log_end_offset)
+        image, alone = self._image, len(leadership.maximal_isr) == 1
         if alone and image is not None and partition.advance_high_watermark(image, self._clock.monotonic_ms()):
             self.on_high_watermark(partition)
 
@@ -235,6 +244,7 @@ class LedPartitions:
     def close(self) -> None:
         """Stops the timers."""
         self.looks.close()
+        self.held.close()
         if self._slow_timer is not None:
             self._slow_timer.cancel()
         self.partitions.clear()

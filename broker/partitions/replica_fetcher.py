@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from lowtide.broker.network.peer_client import PeerClient, PeerClients
     from lowtide.broker.partitions.replica_manager import ReplicaManager
     from lowtide.broker.partitions.replication_throttle import ReplicationThrottle
+    from lowtide.metadata.broker_image import BrokerImage
     from lowtide.metadata.session import MetadataSession
     from lowtide.protocol.messages.fetch import FetchResponse, PartitionData
-    from lowtide.protocol.types import BrokerEpoch, BrokerId, Offset, TopicPartition
+    from lowtide.protocol.types import BrokerId, Offset, TopicPartition
     from lowtide.runtime.clock import Clock
 
 TURN_MS: Final = 2
@@ -107,7 +108,7 @@ class ReplicaFetcher:
         )
         self._questions = FollowerQuestions(questions)
         self._refused_sessions = 0
-        self._connected: tuple[PeerClient, BrokerEpoch] | None = None
+        self._connected: tuple[PeerClient, BrokerImage] | None = None  # For this registration of the leader.
         self._leader_is_new = False
 
     # ------------------------------------------------------------------ what is followed
@@ -144,7 +145,7 @@ class ReplicaFetcher:
     def on_leader_changed(self) -> None:
         """Disconnects if the leader has registered again: a dead machine would never answer the request."""
         leader = self._parts.session.image.brokers.get(self.leader_id)
-        if self._connected is not None and leader is not None and leader.epoch != self._connected[1]:
+        if self._connected is not None and leader is not None and leader.epoch != self._connected[1].epoch:
             self._leader_is_new = True
             self._connected[0].disconnect("it has registered again")
             self._connected = None
@@ -185,12 +186,8 @@ class ReplicaFetcher:
                 self._leader_is_new = False
                 return None
             if self.plan.followed:
-                parts.log.info(
-                    "replicas can't be fetched",
-                    leader=self.leader_id,
-                    partitions=len(self.plan.followed),
-                    reason=str(error),
-                )
+                count, reason = len(self.plan.followed), str(error)
+                parts.log.info("replicas can't be fetched", leader=self.leader_id, partitions=count, reason=reason)
             return limits.backoff_ms
 
     def _client(self) -> PeerClient | None:
@@ -200,9 +197,11 @@ class ReplicaFetcher:
         is_fenced = parts.replicas.is_fenced is not None and parts.replicas.is_fenced()
         if leader is None or is_fenced or parts.session.broker_epoch == 0:
             return None
-        client = parts.peers.client_of(leader, "fetch")
-        self._connected, self._leader_is_new = (client, leader.epoch), False
-        return client
+        connected = self._connected
+        if connected is None or connected[1] is not leader or connected[0].closed:
+            connected = self._connected = (parts.peers.client_of(leader, "fetch"), leader)
+        self._leader_is_new = False
+        return connected[0]
 
     def _idle_ms(self) -> int:
         """Returns the pause until a delayed partition is due."""

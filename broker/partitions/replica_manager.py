@@ -134,10 +134,12 @@ class ReplicaManager:
             return False
         return broker_epoch == UNKNOWN_BROKER_EPOCH or may_be_registered(broker_id, broker_epoch, self.image)
 
-    def append(self, partition: Partition, batch: ValidatedBatch, now_ms: int) -> AppendedBatch | ErrorCode:
+    def append(
+        self, partition: Partition, batch: ValidatedBatch, now_ms: int, *, is_awaited: bool = True
+    ) -> AppendedBatch | ErrorCode:
         """Appends a validated batch as leader, and wakes requests that wait for records. `now_ms` is wall-clock time.
 
-        A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
+        `is_awaited`: the caller waits for followers. A failed disk takes its directory offline: KAFKA_STORAGE_ERROR.
         """
         log = partition.log
         try:
@@ -147,9 +149,7 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if type(appended) is AppendedBatch and not appended.duplicate:
             partition.traffic.bytes_in += batch.size_bytes
-            if partition.leadership is None:
-                log.advance_high_watermark(log.log_end_offset)  # The only replica has committed all that it has.
-        self._tell_of_append(partition)
+        self._tell_of_append(partition, is_awaited=is_awaited)
         return appended
 
     def append_together(
@@ -159,8 +159,10 @@ class ReplicaManager:
         size: int,
         deciding: list[ValidatedBatch],
         now_ms: int,
+        *,
+        is_awaited: bool,
     ) -> tuple[Offset, ...] | None:
-        """Appends several batches of `size` bytes together; see `Log.append_together_as_leader`.
+        """Appends several batches of `size` bytes together; see `append` and `Log.append_together_as_leader`.
 
         Returns their base offsets; None if they must be appended one by one.
         """
@@ -174,16 +176,15 @@ class ReplicaManager:
             return None
         if base_offsets is not None:
             partition.traffic.bytes_in += size
-            if partition.leadership is None:
-                log.advance_high_watermark(log.log_end_offset)
-            self._tell_of_append(partition)
+            self._tell_of_append(partition, is_awaited=is_awaited)
         return base_offsets
 
-    def _tell_of_append(self, partition: Partition) -> None:
+    def _tell_of_append(self, partition: Partition, *, is_awaited: bool) -> None:
         """Wakes the requests that wait for records."""
         if partition.leadership is not None:
-            self.led.on_appended(partition)
+            self.led.on_appended(partition, is_awaited=is_awaited)
             return
+        partition.log.advance_high_watermark(partition.log.log_end_offset)  # The only replica has committed all.
         if partition.watchers:
             partition.tell(PartitionChange.HIGH_WATERMARK)
         if partition.topic_partition in self._fetches.watched:

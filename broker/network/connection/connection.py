@@ -350,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
             backlog, self._backlog = self._backlog, b""
             self._consume(memoryview(backlog), len(backlog))
             self.answers.flush()
-        if not self._blocked and not self._backlog and not self.closed:
+        if self.reading_paused and not (self._backlog or self.closed or self._blocked):
             self._resume_reading()
         if self._eof:
             self.close_when_done()

@@ -22,9 +22,10 @@ from lowtide.broker.partitions.fetch.fetch_in_slices import (
     start_in_slices,
 )
 from lowtide.broker.partitions.fetch.fetch_reader import may_wait, respond
-from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, FetchPlan
+from lowtide.broker.partitions.fetch.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchPlan
 from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION
 from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, READ_COMMITTED, FetchRules, requested_targets
+from lowtide.broker.partitions.held_fetches import may_be_held
 from lowtide.broker.pending import Pending
 from lowtide.broker.turns import PARTITIONS_AT_ONCE
 from lowtide.protocol.errors import ErrorCode
@@ -72,11 +73,10 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
         version, errors = context.api_version, self.replicas.traffic.errors
         if not is_sound(request):
             return refuse(request, version, ErrorCode.INVALID_REQUEST, errors)
-        answer = None if self.usual is None else self.usual.answer(request, context)
-        if answer is not None:
+        replica_id, broker_epoch = replica_of(request)
+        if replica_id < 0 and self.usual is not None and (answer := self.usual.answer(request, context)) is not None:
             return answer
         now_ms = self.clock.monotonic_ms()
-        replica_id, broker_epoch = replica_of(request)
         if replica_id >= 0 and not self.may_follow(context):
             return failed_throughout(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, errors)  # As Kafka does.
         context.connection.of_a_follower = replica_id >= 0
@@ -109,7 +109,8 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
         is_without_session = request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION
         if version < SESSIONS_SINCE or is_without_session:
             return FetchPlan(targets=requested_targets(request).values())
-        opens = replica_id < 0 or self.replicas.is_registered(replica_id, broker_epoch)
+        opens = request.session_epoch == INITIAL_EPOCH
+        opens = opens and (replica_id < 0 or self.replicas.is_registered(replica_id, broker_epoch))
         replica_id = max(replica_id, CONSUMER)
         return self.sessions.plan(
             request, version, now_ms, replica_id=replica_id, broker_epoch=broker_epoch, opens=opens
@@ -135,25 +136,27 @@ class FetchHandler(msgspec.Struct, frozen=True, kw_only=True):
         is_known = replicas.may_be_registered(rules.replica_id, rules.broker_epoch)
         if session is not None and not is_known:
             targets = session.visit_all()
-        deadline = partial(self._follower_deadline_ms, plan, rules, now_ms)
         if session is not None and len(targets) > PARTITIONS_AT_ONCE:
+            deadline = partial(self._deadline_ms, plan, rules, now_ms, is_known=is_known)
             return start_in_slices(DelayedFetch(reader, replicas, plan, targets, rules, now_ms), deadline, notes=True)
         outcome = reader.read(targets, rules, notes=True)
-        if not may_wait(plan, outcome, rules):
-            self._note_fetch(plan, rules, now_ms)
-            return respond(plan, outcome, rules, reader)
-        delayed = DelayedFetch(reader, replicas, plan, targets, rules, deadline(outcome))
-        return delayed.pending if delayed.park() else respond(plan, outcome, rules, reader)
+        is_held = session is not None and outcome.read_bytes and may_be_held(outcome, rules, replicas.led.awaited_ends)
+        deadline_ms = self._deadline_ms(plan, rules, now_ms, outcome, is_known=is_known)
+        if is_held or may_wait(plan, outcome, rules):
+            delayed = DelayedFetch(reader, replicas, plan, targets, rules, deadline_ms)
+            if delayed.park():
+                if is_held:
+                    delayed.hold()
+                return delayed.pending
+        return respond(plan, outcome, rules, reader)
 
-    def _note_fetch(self, plan: FetchPlan, rules: FetchRules, now_ms: int) -> None:
-        """Notes when a follower fetched, also for the partitions of its session that the request does not name."""
-        if plan.session is not None and self.replicas.may_be_registered(rules.replica_id, rules.broker_epoch):
-            plan.session.times.last_ms = max(now_ms, plan.session.times.last_ms)
-
-    def _follower_deadline_ms(self, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome) -> int:
-        """Returns until when a follower's fetch waits: shortly if it lacks a partition."""
-        self._note_fetch(plan, rules, now_ms)
+    def _deadline_ms(
+        self, plan: FetchPlan, rules: FetchRules, now_ms: int, outcome: FetchOutcome, *, is_known: bool
+    ) -> int:
+        """Notes when a follower fetched, and returns until when its fetch waits: shortly if it lacks a partition."""
         session = plan.session
+        if session is not None and is_known:
+            session.times.last_ms = max(now_ms, session.times.last_ms)
         lacks_some = self.replicas.led.lacks_some(
             rules.replica_id, lambda: outcome.noted if session is None else session.followed_count, now_ms
         )
@@ -176,6 +179,7 @@ class DelayedFetch(DelayedOperation):
         "has_news",
         "held",
         "is_due",
+        "is_held",
         "pending",
         "plan",
         "reader",
@@ -204,7 +208,7 @@ class DelayedFetch(DelayedOperation):
         self._found = 0
         self.held = 0
         self.has_news = False
-        self.is_due = False
+        self.is_due = self.is_held = False
         self.pending: Pending[Any] = Pending()
         self.pending.on_abandoned = self._forget
 
@@ -231,8 +235,12 @@ class DelayedFetch(DelayedOperation):
         self.has_news = True
         self._queue.wake(self)
 
+    def hold(self) -> None:
+        """Answers soon, with records that nobody waits for."""
+        self.replicas.led.held.add(self)
+
     def wake(self) -> None:
-        """Answers now: the follower has a partition to add."""
+        """Answers now: the follower has a partition to add, or was held for long enough."""
         self.is_due = True
         self._queue.wake(self)
 

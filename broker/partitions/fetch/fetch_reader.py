@@ -101,7 +101,7 @@ class FetchReader:
             outcome.waitable += 1
             target.traffic = traffic = partition.traffic
             traffic.fetch_requests += 1
-            if target.session is not None:
+            if target.session is not None and target.watched is not partition:
                 target.watch(partition)
             try:
                 answer = self._read_partition(partition, target, rules, left, outcome, notes=notes)
@@ -158,13 +158,23 @@ class FetchReader:
         notes: bool,
     ) -> PartitionData:
         target.at_end = False
-        error = self.check(partition, target, rules)
-        fetch = None
+        epoch, error, fetch = target.current_leader_epoch, ErrorCode.NONE, None
+        if not partition.is_leader or (epoch != partition.leader_epoch and epoch >= 0):
+            error = self.check(partition, target, rules)
         if rules.is_follower and error == ErrorCode.NONE:
             image = self._replicas.image
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if image is not None:
-                fetch = self._follower_fetch(target, rules, image)
+                reported = rules.broker_epoch
+                fetch = FollowerFetch(
+                    rules.replica_id,
+                    reported if reported != UNKNOWN_BROKER_EPOCH else assumed_epoch(rules.replica_id, image),
+                    target.fetch_offset,
+                    target.log_start_offset,
+                    epoch,
+                    target.last_fetched_epoch,
+                    None if target.session is None else target.session.times,
+                )
                 leadership = partition.leadership
                 error = not_a_replica(fetch) if leadership is None else leadership.check_fetch(fetch, image)
         if error != ErrorCode.NONE:
@@ -266,23 +276,14 @@ class FetchReader:
     def note_sent(self, outcome: FetchOutcome) -> None:
         """Counts the bytes sent to a follower."""
         for target, answer in outcome.answers:
-            if answer.records:
-                self._replicas.leader_throttle.record(target.topic, target.partition, len(answer.records))
+            if answer.records is not NO_RECORDS:
+                self._replicas.leader_throttle.record(target.topic, target.partition, target.read_bytes)
 
-    @staticmethod
-    def _follower_fetch(target: FetchTarget, rules: FetchRules, image: MetadataImage) -> FollowerFetch:
-        broker_epoch: BrokerEpoch | None = rules.broker_epoch
-        if broker_epoch == UNKNOWN_BROKER_EPOCH and not image.log_start_reporting:
-            broker_epoch = image.broker_epoch(rules.replica_id)  # Its version reports none.
-        return FollowerFetch(
-            rules.replica_id,
-            UNKNOWN_BROKER_EPOCH if broker_epoch is None else broker_epoch,
-            target.fetch_offset,
-            target.log_start_offset,
-            target.current_leader_epoch,
-            target.last_fetched_epoch,
-            None if target.session is None else target.session.times,
-        )
+
+def assumed_epoch(broker_id: BrokerId, image: MetadataImage) -> BrokerEpoch:
+    """Returns the registration of a follower whose version of Fetch does not report it; -1 if all must report it."""
+    registered = None if image.log_start_reporting else image.broker_epoch(broker_id)
+    return UNKNOWN_BROKER_EPOCH if registered is None else registered
 
 
 def may_wait(plan: FetchPlan, outcome: FetchOutcome, rules: FetchRules) -> bool:

@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
-from lowtide.broker.partitions.fetch.fetch_targets import CONSUMER, FetchTarget, forgotten, requested_targets
+from lowtide.broker.partitions.fetch.fetch_targets import (
+    CONSUMER,
+    NO_RECORDS,
+    FetchTarget,
+    forgotten,
+    requested_targets,
+    target_of,
+)
 from lowtide.protocol.api_keys import TOPIC_IDS_SINCE
 from lowtide.protocol.errors import ErrorCode
-from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, BrokerEpoch, BrokerId
+from lowtide.protocol.types import UNKNOWN_BROKER_EPOCH, ZERO_TOPIC_ID, BrokerEpoch, BrokerId
 from lowtide.replication.leadership import FetchTimes
 from lowtide.replication.partition import PartitionChange
 
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lowtide.broker.partitions.fetch.fetch_targets import TargetKey
-    from lowtide.protocol.messages.fetch import FetchRequest, PartitionData
+    from lowtide.protocol.messages.fetch import FetchRequest, FetchTopic, PartitionData
     from lowtide.runtime.random import Random
 
 FINAL_EPOCH, INITIAL_EPOCH, _MAXIMUM_EPOCH = -1, 0, 2**31 - 1
@@ -41,6 +48,9 @@ class WaitingFetch(Protocol):
 
     def look(self) -> None:
         """Tests whether the fetch can be answered, after a partition changed."""
+
+    def hold(self) -> None:
+        """Answers the fetch soon: a follower lacks records that nobody waits for."""
 
     def wake(self) -> None:
         """Answers the fetch now."""
@@ -101,12 +111,15 @@ class FetchSession:
             self.changed[target] = None
             if target.follower is not None:
                 target.follower.note_idle_until_now()
-        if self.waiting is not None and change in self._wakes:
-            self.waiting.look()
+        if self.waiting is not None:
+            if change in self._wakes:
+                self.waiting.look()
+            elif change is PartitionChange.LOG_END_UNAWAITED and self.replica_id >= 0:
+                self.waiting.hold()
 
     def on_answered(self, target: FetchTarget, answer: PartitionData) -> None:
         """Leaves the partition alone until it changes, if this response has all there is. Called after `tell`."""
-        if len(answer.records or b"") > 0:
+        if answer.records is not NO_RECORDS:
             if self.changed.pop(target, self) is None:
                 self.changed[target] = None
         elif (
@@ -139,21 +152,18 @@ class FetchSession:
         """The number of partitions with a known position of the follower."""
         return sum(target.follower is not None for target in self.targets.values())
 
-    def visit(self, key: TargetKey, asked: FetchTarget) -> None:
-        """Visits a partition that a request names. Adds it if the session does not have it."""
-        target = self.targets.get(key)
-        if target is None:
-            target = self.targets[key] = asked
-            target.session, target.is_followed = self, self.replica_id >= 0
-        else:
-            target.ask(
-                asked.current_leader_epoch,
-                asked.fetch_offset,
-                asked.last_fetched_epoch,
-                asked.log_start_offset,
-                asked.partition_max_bytes,
-            )
-        self.changed[target] = None
+    def visit(self, topic: FetchTopic) -> None:
+        """Visits the partitions of a topic that a request names. Adds those that the session does not have."""
+        of = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
+        for row in topic.partitions:
+            key = (of, row.partition)
+            target = self.targets.get(key)
+            if target is None:
+                target = self.targets[key] = target_of(topic, row)
+                target.session, target.is_followed = self, self.replica_id >= 0
+            else:
+                target.ask(row)
+            self.changed[target] = None
 
     def remove(self, key: TargetKey) -> None:
         """Removes a partition, if the session has it."""
@@ -261,10 +271,11 @@ class FetchSessionCache:
         Closes a session without partitions, and one that becomes too large: its client starts over without a session.
         """
         before = len(session.targets)
-        for key, target in requested_targets(request).items():
-            session.visit(key, target)
-        for key in forgotten(request.forgotten_topics_data):
-            session.remove(key)
+        for topic in request.topics:
+            session.visit(topic)
+        if request.forgotten_topics_data:
+            for key in forgotten(request.forgotten_topics_data):
+                session.remove(key)
         grown = len(session.targets) - before
         if grown:
             self.slots.count(grown)

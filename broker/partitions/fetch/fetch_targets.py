@@ -86,7 +86,7 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
     def has_news(self, answer: PartitionData) -> bool:
         """Returns whether an incremental response must list this partition."""
         return (
-            len(answer.records or b"") > 0
+            answer.records is not NO_RECORDS
             or answer.error_code != ErrorCode.NONE
             or answer.high_watermark != self.sent_high_watermark
             or answer.log_start_offset != self.sent_log_start_offset
@@ -115,28 +115,18 @@ class FetchTarget(msgspec.Struct, kw_only=True, eq=False):
         if self.session is not None:
             self.session.on_changed(self, change)
 
-    def ask(
-        self,
-        current_leader_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: LeaderEpoch,
-        log_start_offset: Offset,
-        partition_max_bytes: int,
-    ) -> None:
+    def ask(self, row: FetchPartition) -> None:
         """Takes over the values of a request of the session.
 
         A follower that names the partition without more records in the same leader epoch may not have used the last
         response, or has lost what it used: it truncated its log, or follows a new leader. It is sent everything again.
         """
-        is_continued = fetch_offset > self.fetch_offset and current_leader_epoch == self.current_leader_epoch
+        epoch, offset = row.current_leader_epoch, row.fetch_offset
+        is_continued = offset > self.fetch_offset and epoch == self.current_leader_epoch
         if not is_continued and self.is_followed:
             self.sent_high_watermark = self.sent_log_start_offset = -1
-        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = (
-            current_leader_epoch,
-            fetch_offset,
-            last_fetched_epoch,
-        )
-        self.log_start_offset, self.partition_max_bytes = log_start_offset, partition_max_bytes
+        self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = epoch, offset, row.last_fetched_epoch
+        self.log_start_offset, self.partition_max_bytes = row.log_start_offset, row.partition_max_bytes
 
     def tell(self, answer: PartitionData) -> None:
         """Notes what the client knows after this response.
@@ -188,25 +178,23 @@ def requested_targets(request: FetchRequest) -> dict[TargetKey, FetchTarget]:
     """Returns the partitions of a request, in its order. If one is listed twice, the last entry wins, as in Kafka."""
     targets: dict[TargetKey, FetchTarget] = {}
     for topic in request.topics:
-        collect(topic, topic.partitions, targets)
+        of = topic.topic if topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
+        targets.update({(of, row.partition): target_of(topic, row) for row in topic.partitions})
     return targets
 
 
-def collect(topic: FetchTopic, rows: Iterable[FetchPartition], targets: dict[TargetKey, FetchTarget]) -> None:
-    """Adds rows of a topic to `targets`."""
-    name, topic_id = topic.topic, topic.topic_id
-    of = name if topic_id == ZERO_TOPIC_ID else topic_id
-    for row in rows:
-        targets[(of, row.partition)] = FetchTarget(
-            topic=name,
-            topic_id=topic_id,
-            partition=row.partition,
-            fetch_offset=row.fetch_offset,
-            partition_max_bytes=row.partition_max_bytes,
-            current_leader_epoch=row.current_leader_epoch,
-            last_fetched_epoch=row.last_fetched_epoch,
-            log_start_offset=row.log_start_offset,
-        )
+def target_of(topic: FetchTopic, row: FetchPartition) -> FetchTarget:
+    """Returns a partition that a request names."""
+    return FetchTarget(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partition=row.partition,
+        fetch_offset=row.fetch_offset,
+        partition_max_bytes=row.partition_max_bytes,
+        current_leader_epoch=row.current_leader_epoch,
+        last_fetched_epoch=row.last_fetched_epoch,
+        log_start_offset=row.log_start_offset,
+    )
 
 
 def forgotten(topics: Iterable[ForgottenTopic]) -> Iterator[TargetKey]:

@@ -135,13 +135,7 @@ class UsualFetch(msgspec.Struct, frozen=True, kw_only=True):
                 target = session.targets.get((key, row.partition))
                 if target is None:
                     return None
-                target.ask(
-                    row.current_leader_epoch,
-                    row.fetch_offset,
-                    row.last_fetched_epoch,
-                    row.log_start_offset,
-                    row.partition_max_bytes,
-                )
+                target.ask(row)
                 session.changed[target] = None
         if session is not None:
             for target in session.changed:

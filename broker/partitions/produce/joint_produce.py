@@ -121,7 +121,9 @@ class JointProduce:
         if group.transactional_id is not None and not self._may_join(group, batches[0], partition, now_ms):
             return None
         deciding = [received.batch for received in group.batches if received.begins] if len(batches) > 1 else batches
-        base_offsets = replicas.append_together(partition, batches, group.size_bytes, deciding, now_ms)
+        base_offsets = replicas.append_together(
+            partition, batches, group.size_bytes, deciding, now_ms, is_awaited=group.acks != 1
+        )
         if base_offsets is None:
             return None
         partition.traffic.produce_requests += len(batches)

@@ -171,7 +171,7 @@ class ProduceAttempt(msgspec.Struct):
             unfit = self._verify_transaction(partition, batch, records, guard)
             if unfit is not None:
                 return unfit if self.slow and self.slow[-1].placeholder is unfit else self._count(partition, unfit)
-        appended = self.replicas.append(partition, batch, self.now_ms)
+        appended = self.replicas.append(partition, batch, self.now_ms, is_awaited=self.acks == _ACKS_ALL)
         if isinstance(appended, ErrorCode):
             return self._count(partition, not_appended(index, appended, partition, records, self.now_ms))
         log = partition.log

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from lowtide.broker.partitions.fetch.fetch_reader import FetchReader
-from lowtide.broker.partitions.fetch.fetch_targets import FetchRules, FetchTarget
+from lowtide.broker.partitions.fetch.fetch_reader import FetchReader, assumed_epoch
 from lowtide.metadata import keys
 from lowtide.metadata.records import encode
 from lowtide.protocol.batch_building import build_batch
@@ -442,18 +440,7 @@ def test_an_epoch_is_assumed_while_no_report_is_needed() -> None:
     brokers = {1: 1, 2: 2, 3: 3}
 
     def epoch(broker_id: int, *, reporting: bool) -> int:
-        rules = SimpleNamespace(replica_id=broker_id, broker_epoch=-1)
-        target = FetchTarget(
-            topic="t",
-            topic_id=bytes(16),
-            partition=0,
-            fetch_offset=0,
-            partition_max_bytes=1,
-            current_leader_epoch=0,
-            last_fetched_epoch=0,
-        )
-        image = image_of(10, brokers, reporting=reporting)
-        return FetchReader._follower_fetch(target, cast("FetchRules", rules), image).broker_epoch
+        return assumed_epoch(broker_id, image_of(10, brokers, reporting=reporting))
 
     assert [epoch(2, reporting=False), epoch(9, reporting=False)] == [2, -1]
     assert [epoch(2, reporting=True), epoch(9, reporting=True)] == [-1, -1]
