@@ -255,10 +255,10 @@ class LogManager:
             for directory in online
             if directory.parts.journal.value(topic_id, topic_partition.partition) is not None
         ]
-        cordoned = self.directories.cordoned
+        cordoned, full = self.directories.cordoned, self.directories.without_room
         return known[:1] or sorted(
             online,
-            key=lambda each: (each.path in cordoned, each.path != preferred, len(each.partitions)),
+            key=lambda each: (each.path in cordoned, each.path in full, each.path != preferred, len(each.partitions)),
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:
