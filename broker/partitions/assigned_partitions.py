@@ -168,7 +168,8 @@ class AssignedPartitions:
             partition = self._open(key, topic, config)
             if partition is None:
                 return
-        partition.configure(config)
+        else:
+            partition.configure(config)
         if state.leader == self.broker_id and not self._leads_by_this_registration(state):
             state = msgspec.structs.replace(state, leader=NO_LEADER)
         changed = partition.become(state, self._image, self._clock.monotonic_ms())

@@ -249,6 +249,8 @@ class LogManager:
             and topic_partition not in each.partitions
             and topic_partition not in each.parts.deletions.leaving
         ]
+        if len(online) <= 1:
+            return online
         preferred = self.preferred.get(topic_partition)
         known = [
             directory
