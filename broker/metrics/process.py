@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import version
 from typing import Final
 
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
+from lowtide.runtime.installed import installed_version
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
 
 _NETWORK_IDLE: Final = gauge(
@@ -106,4 +106,4 @@ def _in_seconds(snapshot: HistogramSnapshot) -> tuple[tuple[()], tuple[float, ..
 
 @cache
 def _version() -> str:
-    return version("lowtide")
+    return installed_version()
