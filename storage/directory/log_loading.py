@@ -1,7 +1,7 @@
 """Loads the logs of one directory at the start, and creates new ones.
 
-Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder;
-a cut made by recovery is durable before anything is appended after it.
+Guards: a log's topic id is known before it is served; the folder of a new log has it before the first record; a cut
+made by recovery is durable before anything is appended after it.
 
 Source: Kafka's LogManager.loadLog and getOrCreateLog.
 """
