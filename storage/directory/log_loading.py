@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 _ALL_CLEANED = Offset(2**63 - 1)
 
-LOGS_PER_ROUND: Final = 20
-"""New logs whose files are created in one round: three milliseconds of work, some twenty times a second."""
+LOGS_PER_ROUND: Final = 10
+"""New logs whose files are created in one round, some twenty times a second.
+
+That takes one or two milliseconds, and ten on an ext4 that reuses inodes (docs/lab/performance-results.md).
+"""
 
 
 class LogLoading:
