@@ -14,7 +14,7 @@ from typing import Final
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
-from lowtide.runtime.installed import installed_version
+from lowtide.runtime.process import installed_version
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
 
 _NETWORK_IDLE: Final = gauge(

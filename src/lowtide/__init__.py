@@ -19,7 +19,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports a name on first use, so that a broker starts without its test helpers."""
     if name == "__version__":
-        from lowtide.runtime.installed import installed_version
+        from lowtide.runtime.process import installed_version
 
         return installed_version()
     if name == "LowtideCluster":

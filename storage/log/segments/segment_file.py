@@ -152,8 +152,7 @@ class SegmentFile:
         """Open files that it has released while others held them."""
         self.files: OpenFiles | None = None
         """Bounds the open files; None while no log has the segment yet."""
-        self.create_file: Callable[[], File] | None = None
-        """Creates the file at its first use; None once there is one."""
+        self.create_file: Callable[[], File] | None = None  # For the first use, if there is no file yet.
         self.path = path
         self.base_offset = base_offset
         self.floor: FilePosition = 0
