@@ -14,8 +14,8 @@ from typing import Final
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
-from lowtide.runtime.process import installed_version
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
+from lowtide.runtime.process import installed_version
 
 _NETWORK_IDLE: Final = gauge(
     "kafka_network_socketserver_networkprocessoravgidle_percent",
