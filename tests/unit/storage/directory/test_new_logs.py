@@ -94,7 +94,7 @@ def test_without_room_a_new_log_refuses_appends_until_there_is_room() -> None:
     world = World()
     world.filesystem.capacity_bytes = 0
     first, second = world.create(A0, A1)
-    assert first.append_as_leader(BATCH, leader_epoch=0, now_ms=0) == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[arg-type]
+    assert first.append_as_leader(BATCH, leader_epoch=0, now_ms=0) == ErrorCode.KAFKA_STORAGE_ERROR
     one_round(world)
     assert second.disk_full or first.disk_full, "the directory reports no room"
     assert world.manager.directories.any_is_online
@@ -153,7 +153,7 @@ def test_deleting_a_log_without_files_frees_its_name_and_leaves_no_folder() -> N
     one_round(world)
     world.run()
     assert world.answers == [None]
-    assert log.append_as_leader(BATCH, leader_epoch=0, now_ms=0) == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[arg-type]
+    assert log.append_as_leader(BATCH, leader_epoch=0, now_ms=0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert not any(name.startswith("a-") for name in world.names(ONE))
     again = world.manager.create_log(A0, B, CONFIG)
     append(again, 1)
