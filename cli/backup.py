@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from lowtide import __version__
 from lowtide.cli.call import Call, local
 from lowtide.cli.metadata_stores import StoreOptions, open_store, run_on_store, store_file
 from lowtide.cli.outcome import CommandError, ExitCode, misused
@@ -76,7 +76,7 @@ def backup(
         raise misused(f"{to} exists already: --force replaces it.")
     rows, revision = _read(store, log_dirs)
     try:
-        made = backup_of(rows, revision, made_ms=SystemClock().wall_ms(), version=version("lowtide"))
+        made = backup_of(rows, revision, made_ms=SystemClock().wall_ms(), version=__version__)
     except BackupError as error:
         raise CommandError(f"{error}.") from error
     try:

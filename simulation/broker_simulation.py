@@ -69,7 +69,9 @@ class LogWatch:
     def check(self, log: Log, filesystem: MemoryFileSystem) -> None:
         """Checks the invariants of one replica, if anything changed. Errors: HistoryError."""
         key = log.topic_partition
-        if not log.offline and not filesystem.exists(log.segments[0].path):
+        first = log.segments[0]
+        has_file = filesystem.exists(first.path) or (first.create_file is not None and not first.size)
+        if not (log.offline or has_file):
             self._fail(log, f"{log.segments[0].path} is gone though its records are not deleted")
         state = (log.log_start_offset, log.high_watermark, log.log_end_offset)
         if self._states.get(key) == state:

@@ -246,8 +246,10 @@ class ClusterInvariants:
             )
         watch.kept_end = 0
         watch.moved_synced_end = min(watch.moved_synced_end, end)
-        if log.segments[0].base_offset > start or not (log.offline or machine.filesystem.exists(log.segments[0].path)):
-            self._violate(f"S5: {watch.name} starts at {start}, and its first segment is {log.segments[0].path}")
+        first = log.segments[0]
+        has_file = machine.filesystem.exists(first.path) or (first.create_file is not None and not first.size)
+        if first.base_offset > start or not (log.offline or has_file):
+            self._violate(f"S5: {watch.name} starts at {start}, and its first segment is {first.path}")
         epochs = log.leader_epochs.entries()
         if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)) or (epochs and epochs[-1][1] > end):
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import version
 from typing import Final
 
 from lowtide.broker.metrics.exposition import Page
 from lowtide.broker.metrics.metric import counter, gauge, histogram
 from lowtide.broker.metrics.sources import Scrape
 from lowtide.runtime.loop_lag import BOUNDS_MS, HistogramSnapshot
+from lowtide.runtime.process import installed_version
 
 _NETWORK_IDLE: Final = gauge(
     "kafka_network_socketserver_networkprocessoravgidle_percent",
@@ -106,4 +106,4 @@ def _in_seconds(snapshot: HistogramSnapshot) -> tuple[tuple[()], tuple[float, ..
 
 @cache
 def _version() -> str:
-    return version("lowtide")
+    return installed_version()

@@ -1,7 +1,7 @@
 """Applies the metadata to the partitions of this broker: opens them, makes them lead or follow, and removes them.
 
-The work on disk that an image requires, such as a thousand new logs, runs in slices so that no client waits for it;
-`settled` returns when all of it is done.
+The work that an image requires, such as a thousand new logs, runs in slices so that no client waits for it; `settled`
+returns when all of it is done. New logs create their files later (`storage/directory/log_loading.py`).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class AssignedPartitions:
                 self._settled.pop(waiter, None)
 
     def tick(self) -> None:
-        """Retries to create logs for which there was no disk space. Called about once a second."""
+        """Retries to load logs for which there was no disk space. Called about once a second."""
         self._host_again(*self.hosted_logs.take_without_room())
 
     def _host(self, topic: TopicImage, index: int, state: PartitionImage) -> None:
@@ -168,7 +168,8 @@ class AssignedPartitions:
             partition = self._open(key, topic, config)
             if partition is None:
                 return
-        partition.configure(config)
+        else:
+            partition.configure(config)
         if state.leader == self.broker_id and not self._leads_by_this_registration(state):
             state = msgspec.structs.replace(state, leader=NO_LEADER)
         changed = partition.become(state, self._image, self._clock.monotonic_ms())

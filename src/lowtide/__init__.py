@@ -19,9 +19,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports a name on first use, so that a broker starts without its test helpers."""
     if name == "__version__":
-        from importlib.metadata import version
+        from lowtide.runtime.process import installed_version
 
-        return version("lowtide")
+        return installed_version()
     if name == "LowtideCluster":
         from lowtide.testing.cluster import LowtideCluster
 

@@ -246,11 +246,11 @@ class DirectoryErasures:
             return
         if log.swaps.is_taken:
             return
-        self._answer_requests(log)
-        if log.truncating:
-            return
         try:
-            self._take_next(log, now_ms)
+            log.files.make()
+            self._answer_requests(log)
+            if not log.truncating:
+                self._take_next(log, now_ms)
         except (OSError, StorageError) as error:
             self._on_error(log, error)
 

@@ -280,6 +280,7 @@ class DirectoryLogs:
         assert self.state.is_stopped, self.path
         parts, here = self.parts, self.partitions
         try:
+            self.loading.make_all_files()
             parts.flusher.close(self.logs.values())
             parts.recovery_points.write_now()
             parts.high_watermarks.write_now()

@@ -1,4 +1,4 @@
-"""The partitions whose folders are in one log directory, loaded or not, and their offsets in checkpoints.
+"""The partitions that are in one log directory, loaded or not, and their offsets in checkpoints.
 
 The parts of a directory share it; it touches no file.
 """
@@ -59,11 +59,11 @@ class DirectoryPartitions:
         return len(self.logs) + len(self.unidentified) + len(self.damaged)
 
     def __contains__(self, key: TopicPartition) -> bool:
-        """Returns whether the partition's folder is here, whatever its state."""
+        """Returns whether the partition is here, whatever its state. A new one may have no folder yet."""
         return key in self.logs or key in self.unidentified or key in self.damaged
 
     def serves(self, key: TopicPartition) -> bool:
-        """Returns whether the partition's own folder is here, not just the copy of a move."""
+        """Returns whether the partition itself is here, not just the copy of a move."""
         return key in self and key not in self.futures
 
     def folder_name(self, key: TopicPartition) -> str:

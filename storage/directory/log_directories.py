@@ -241,7 +241,7 @@ class LogDirectorySet:
             yield from directory.due_work(wall_ms)
 
     def free_deleted(self) -> Iterator[None]:
-        """Frees the room of deleted records, erases them, and moves logs, one step at a time.
+        """Frees the room of deleted records, erases them, moves logs, and creates files of new ones, step by step.
 
         Called some twenty times a second.
         """
@@ -249,6 +249,7 @@ class LogDirectorySet:
             if directory.is_online:
                 yield from directory.parts.holes.round()
                 yield from directory.parts.erasures.round()
+                yield from directory.loading.make_files()
         self.answers.release()
         yield from self._moves.round()
         yield from self._beside.round()

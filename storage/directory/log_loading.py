@@ -1,7 +1,7 @@
 """Loads the logs of one directory at the start, and creates new ones.
 
-Guards: a log's topic id is known before it is served; a new log that could not be created completely leaves no folder;
-a cut made by recovery is durable before anything is appended after it.
+Guards: a log's topic id is known before it is served; the folder of a new log has it before the first record; a cut
+made by recovery is durable before anything is appended after it.
 
 Source: Kafka's LogManager.loadLog and getOrCreateLog.
 """
@@ -9,7 +9,9 @@ Source: Kafka's LogManager.loadLog and getOrCreateLog.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.storage.checkpoint import (
@@ -25,12 +27,12 @@ from lowtide.storage.directory.sync_failure import rewrite_unsynced
 from lowtide.storage.errors import DamagedSegmentError, StorageError, is_passing, storage_error
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.opening.known_log import KnownLog, LoadTotals, LogRepairs
-from lowtide.storage.log.opening.loader import create_log, load_log
+from lowtide.storage.log.opening.loader import create_log, load_log, put_off_log
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log_start.journal_loading import read_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lowtide.storage.directory.directory_partitions import DirectoryPartitions
     from lowtide.storage.directory.directory_parts import DirectoryParts
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
     from lowtide.storage.log_directory import DirectoryListing
 
 _ALL_CLEANED = Offset(2**63 - 1)
+
+LOGS_PER_ROUND: Final = 10
+"""New logs whose files are created in one round, some twenty times a second.
+
+That takes one or two milliseconds, and ten on an ext4 that reuses inodes (docs/lab/performance-results.md).
+"""
 
 
 class LogLoading:
@@ -69,6 +77,8 @@ class LogLoading:
         self._filesystem = ports.filesystem
         self._settings = settings
         self._is_ours = is_ours
+        self._without_files: dict[Log, None] = {}
+        """New logs that may have no files yet, the oldest first."""
 
     # At the start
 
@@ -194,36 +204,79 @@ class LogLoading:
     def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
         """Creates a log, or loads one whose folder lacked its topic id. Nothing is synced here.
 
-        Errors: StorageError, also for a full disk, which leaves the directory online and without the partition.
+        A new log has no files yet: its first write creates them, or `make_files`. Errors: StorageError; a loaded log
+        may lack room, which leaves the directory online and the partition to be loaded another time.
         """
         here, parts = self._partitions, self._parts
         assert topic_partition not in parts.deletions.leaving, topic_partition
         assert topic_partition not in here.logs, topic_partition
-        folder = f"{self._state.path}/{topic_partition}"
         start = parts.journal.value(topic_id, topic_partition.partition) or 0
-        was_there = topic_partition in here.unidentified
+        place = self._place(topic_partition, topic_id, config)
         try:
             self._state.directory.check_is_there()
-            if was_there:
-                log = self._load_log(topic_partition, topic_id, config, max(start, self._adoptable(topic_partition)))
-                here.unidentified.discard(topic_partition)
-            else:
-                place = self._place(topic_partition, topic_id, config)
-                log = create_log(place, now_ms=self._ports.clock.wall_ms(), log_start_offset=start)
-                self._add(log)
-            self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
-        except StorageError:
-            self._undo_create(topic_partition, was_there=was_there)
-            raise
+            if topic_partition in here.unidentified:
+                return self._identify(place, start)
         except OSError as error:
-            self._undo_create(topic_partition, was_there=was_there)
             if not is_passing(error):
                 self._state.fail(error)
-            raise storage_error(folder, error) from error
+            raise storage_error(place.directory, error) from error
+        make_folder = partial(self._make_folder, place.directory, topic_id)
+        log = put_off_log(place, make_folder, now_ms=self._ports.clock.wall_ms(), log_start_offset=start)
+        here.add(log)
         parts.flusher.add(log, is_new=True)
+        self._without_files[log] = None
+        return log
+
+    def _make_folder(self, folder: str, topic_id: TopicId) -> None:
+        """Creates the folder of a log, with its topic id, or completes one. Errors: OSError."""
+        self._state.directory.check_is_there()
+        self._filesystem.make_directories(folder)
+        self._filesystem.write_bytes(f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
+
+    def make_files(self) -> Iterator[None]:
+        """Creates the files of some new logs, one log in each step; without room, another time."""
+        for log in list(islice(self._without_files, LOGS_PER_ROUND)):
+            if log not in self._without_files or not self._state.is_active():
+                continue
+            try:
+                log.files.make()
+            except StorageError as error:
+                log.disk_full = error.is_disk_full
+                if not error.is_passing:
+                    self._state.fail(error)
+                return
+            self._without_files.pop(log, None)
+            yield
+
+    def make_all_files(self) -> None:
+        """Creates the files of all new logs, as far as there is room. Errors: StorageError."""
+        for log in self._without_files:
+            try:
+                log.files.make()
+            except StorageError as error:
+                if not error.is_passing:
+                    raise
+                break  # A partition without a log is created again by the next start.
+
+    def _identify(self, place: LogPlace, start: Offset) -> Log:
+        """Loads a log whose folder lacked its topic id, and writes that. Errors: OSError, StorageError."""
+        here, key = self._partitions, place.topic_partition
+        try:
+            log = self._load_log(key, place.topic_id, place.config, max(start, self._adoptable(key)))
+            self._filesystem.write_bytes(
+                f"{place.directory}/{PARTITION_METADATA}", encode_partition_metadata(place.topic_id)
+            )
+        except (OSError, StorageError):
+            half_loaded = here.logs.pop(key, None)
+            if half_loaded is not None:
+                self.drop(half_loaded)
+            raise
+        here.unidentified.discard(key)
+        self._parts.flusher.add(log, is_new=True)
         if log.log_start_offset > start:
             # Kafka's checkpoint said so. Its next version will be ours, so from now on the journal must.
-            parts.log_starts.request_log_starts([LogStartIncrement(log, log.log_start_offset)], lambda _error: None)
+            increment = LogStartIncrement(log, log.log_start_offset)
+            self._parts.log_starts.request_log_starts([increment], lambda _error: None)
         return log
 
     def create_future(self, source: Log, name: str) -> Log:
@@ -270,17 +323,6 @@ class LogLoading:
             producer_state=ProducerStateManager(expiration_ms=self._settings.producer_id_expiration_ms),
         )
 
-    def _undo_create(self, topic_partition: TopicPartition, *, was_there: bool) -> None:
-        """Removes a half-created log; a log that was there before stays, to be loaded another time."""
-        log = self._partitions.logs.pop(topic_partition, None)
-        if log is not None:
-            self.drop(log)
-        if was_there:
-            self._partitions.unidentified.add(topic_partition)
-        else:
-            with contextlib.suppress(OSError):
-                self._filesystem.remove_tree(f"{self._state.path}/{topic_partition}")
-
     def _adoptable(self, topic_partition: TopicPartition) -> Offset:
         """Returns where Kafka's checkpoint starts a partition whose id was unknown when the journal was opened."""
         if not self._filesystem.exists(f"{self._state.path}/{LOG_START_CHECKPOINT}"):
@@ -294,6 +336,7 @@ class LogLoading:
 
     def drop(self, log: Log) -> None:
         """Forgets a log that has left: it isn't flushed, and its files are closed."""
+        self._without_files.pop(log, None)
         self._parts.flusher.drop(log)
         for segment in log.segments:
             self._ports.cache.drop(segment)

@@ -209,9 +209,9 @@ class LogManager:
         """Returns the partition's log, or creates it in the online directory with the fewest partitions, or the next.
 
         A folder without a topic id belongs to this topic: the folder of a deleted topic has lost the name durably
-        before, or was set aside by the start. Errors: StorageError when all disks fail or are full, when the
-        partition's directory is offline, and for a damaged partition. Does not promise: durability of the empty log;
-        the metadata decide which logs exist.
+        before, or was set aside by the start. Errors: StorageError when all directories are offline, when the
+        partition's directory is, when there is no room to load it, and for a damaged partition. Does not promise: files
+        of a new log, before its first write; the metadata decide which logs exist.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -238,7 +238,7 @@ class LogManager:
         """Returns the directories for a new log, best first. If one has a log start for it, only that one.
 
         Cordoned directories come last: the controller gives the broker no partition while all are cordoned, but may
-        have decided before it knew.
+        have decided before it knew. Full ones come before them.
 
         Directories that an earlier log of the name, or its copy, has not left yet are left out.
         """
@@ -249,16 +249,18 @@ class LogManager:
             and topic_partition not in each.partitions
             and topic_partition not in each.parts.deletions.leaving
         ]
+        if len(online) <= 1:
+            return online
         preferred = self.preferred.get(topic_partition)
         known = [
             directory
             for directory in online
             if directory.parts.journal.value(topic_id, topic_partition.partition) is not None
         ]
-        cordoned = self.directories.cordoned
+        cordoned, full = self.directories.cordoned, self.directories.without_room
         return known[:1] or sorted(
             online,
-            key=lambda each: (each.path in cordoned, each.path != preferred, len(each.partitions)),
+            key=lambda each: (each.path in cordoned, each.path in full, each.path != preferred, len(each.partitions)),
         )
 
     def delete_logs(self, partitions: Iterable[TopicPartition], on_done: OnDurable, *, set_aside: bool = False) -> None:

@@ -133,6 +133,7 @@ class LogMove:
         name = future_folder_name(key, self._place.target.random)
         if name is None:
             raise StorageError(target.path, f"the name of {key} is too long for the folder of a copy")
+        self.source.files.make()
         self.future = target.loading.create_future(self.source, name)
         self._raise_start(self.future)
 

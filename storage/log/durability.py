@@ -38,6 +38,7 @@ class LogDurability:
         log = self._log
         if log.recovery_point == log.log_end_offset and log.files.sync.is_clean and not log.flush_wanted:
             return None
+        log.files.make()
         # A segment that ends at the recovery point may have been cut since it was flushed, of a failed write or of
         # preallocated bytes. If a power cut brought these back, the next start would end the log there.
         first = max(log.segments.number_of(log.recovery_point - 1), 0)

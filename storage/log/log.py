@@ -83,16 +83,16 @@ class Log(LogOffsets):
             log_end_offset=offsets.log_end_offset,
             high_watermark=offsets.high_watermark,
             recovery_point=offsets.recovery_point,
+            leader_epochs=parts.leader_epochs,
+            transactions=parts.producer_state.transactions,
         )
         self.topic_partition = place.topic_partition
         self.topic_id = place.topic_id
         self.config = place.config
         self.directory = parts.directory
         self.parent_directory = parent_directory(parts.directory)
-        self.leader_epochs = parts.leader_epochs
         self.erasures = parts.erasures
         self.producer_state = parts.producer_state
-        self.transactions = parts.producer_state.transactions
         self.files = LogFiles(parts)
         self.segments = self.files.segments
         self.swaps = self.files.swaps

@@ -75,7 +75,15 @@ class LogFiles:
 
     # Making files
 
+    def make(self) -> None:
+        """Creates the folder and the file of a new log, if that was put off. Errors: StorageError."""
+        try:
+            self.segments.active.make()
+        except OSError as error:
+            raise storage_error(self._directory, error) from error
+
     def _create(self, base_offset: Offset, config: LogConfig, now_ms: int) -> Segment:
+        self.segments.active.make()
         self._removed = self._unfinished()
         # Renaming the old files later would take the new ones away.
         for removed in self._removed:

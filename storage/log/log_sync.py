@@ -10,7 +10,6 @@ Source: Kafka's UnifiedLog.flush; KAFKA-16541 for why the epoch file is synced b
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -58,7 +57,7 @@ class LogSync:
         self._directory = directory
         self._epochs = epochs
         self._erasures = erasures
-        self._flushes: deque[_Flush] = deque()
+        self._flushes: list[_Flush] = []
         self._names_changed = True
         self._paths: list[str] = []
         self._stagings = 0
@@ -116,7 +115,7 @@ class LogSync:
         Returns the exclusive end of the bytes that are now on disk, -1 if unknown.
         """
         while self._flushes:
-            flush = self._flushes.popleft()
+            flush = self._flushes.pop(0)
             if flush.offset == offset:
                 if succeeded:
                     self._erasures.note_durable(flush.erasures)

@@ -36,7 +36,14 @@ class LogOffsets:
     )
 
     def __init__(
-        self, *, log_start_offset: Offset, log_end_offset: Offset, high_watermark: Offset, recovery_point: Offset
+        self,
+        *,
+        log_start_offset: Offset,
+        log_end_offset: Offset,
+        high_watermark: Offset,
+        recovery_point: Offset,
+        leader_epochs: LeaderEpochs | None = None,
+        transactions: OpenTransactions | None = None,
     ) -> None:
         """Loads what a start found. High watermark and recovery point are brought between log start and log end."""
         self.log_start_offset = log_start_offset
@@ -44,8 +51,8 @@ class LogOffsets:
         self.log_end_offset = log_end_offset
         self.high_watermark = min(max(high_watermark, log_start_offset), log_end_offset)
         self.recovery_point = min(max(recovery_point, log_start_offset), log_end_offset)
-        self.leader_epochs = LeaderEpochs()
-        self.transactions = OpenTransactions()
+        self.leader_epochs = LeaderEpochs() if leader_epochs is None else leader_epochs
+        self.transactions = OpenTransactions() if transactions is None else transactions
         self.check_order()
 
     def check_order(self) -> None:

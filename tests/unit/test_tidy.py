@@ -45,7 +45,6 @@ FUNCTION_LINES = 70
 
 LONG_FILES = {
     "tests/unit/broker/guards/test_guards.py": 582,
-    "tests/unit/broker/lifecycle/test_several_directories.py": 501,
     "tests/unit/broker/network/test_peer_client.py": 514,
     "tests/unit/runtime/test_simulated_network.py": 592,
 }

@@ -16,10 +16,12 @@ Sources: Kafka's LogLoader, LogSegment.recover, LogManager.loadLog.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from uuid import UUID
 
 from lowtide.protocol.types import Offset
+from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.durability import LogDurability
@@ -39,7 +41,7 @@ from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_folder import LogFolder
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, create_segment_file
 
 
 def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
@@ -47,13 +49,25 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
 
     The folder has no segment yet. Nothing is synced: the first flush barrier does that. Errors: OSError.
     """
-    filesystem, directory, config = place.filesystem, place.directory, place.config
-    filesystem.make_directories(directory)
-    preallocate_bytes = config.segment_bytes if config.preallocate else 0
-    files = place.cache.files
-    segment = Segment.create(
-        filesystem, directory, log_start_offset, now_ms=now_ms, preallocate_bytes=preallocate_bytes, files=files
+    log = put_off_log(
+        place,
+        lambda: place.filesystem.make_directories(place.directory),
+        now_ms=now_ms,
+        log_start_offset=log_start_offset,
     )
+    log.segments.active.make()
+    return log
+
+
+def put_off_log(place: LogPlace, make_folder: Callable[[], None], *, now_ms: int, log_start_offset: Offset = 0) -> Log:
+    """Returns a new, empty log that touches no file yet.
+
+    Its first write, or `LogFiles.make`, calls `make_folder` and creates the file of its segment.
+    """
+    filesystem, directory, config = place.filesystem, place.directory, place.config
+    segment = Segment.put_off(filesystem, directory, log_start_offset, now_ms=now_ms, files=place.cache.files)
+    preallocate_bytes = config.segment_bytes if config.preallocate else 0
+    segment.create_file = partial(_create_first_file, filesystem, make_folder, segment.path, preallocate_bytes)
     parts = LogParts(
         filesystem=filesystem,
         directory=directory,
@@ -70,8 +84,17 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
         log_end_offset=log_start_offset,
         high_watermark=log_start_offset,
         recovery_point=log_start_offset,
+        leader_epochs=parts.leader_epochs,
+        transactions=parts.producer_state.transactions,
     )
     return Log(place, parts, offsets)
+
+
+def _create_first_file(
+    filesystem: FileSystem, make_folder: Callable[[], None], path: str, preallocate_bytes: int
+) -> File:
+    make_folder()
+    return create_segment_file(filesystem, path, preallocate_bytes)
 
 
 def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepairs | None = None) -> Log:
@@ -106,6 +129,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
             log_end_offset=log_end_offset,
             high_watermark=known.high_watermark,
             recovery_point=known.recovery_point,
+            leader_epochs=parts.leader_epochs,
+            transactions=parts.producer_state.transactions,
         )
         log = Log(place, parts, offsets)
         # After a clean stop only what had waited for followers can be sent again.

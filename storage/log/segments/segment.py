@@ -12,10 +12,11 @@ It doesn't know log start, high watermark or producers, doesn't decide when to r
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Final
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
-from lowtide.runtime.filesystem import Buffer, FileSystem
+from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import (
@@ -90,28 +91,33 @@ class Segment(SegmentFile):
 
         A file of that name is left by a failed roll, and is emptied. Errors: OSError; then no file is left behind.
         """
+        segment = cls.put_off(filesystem, directory, base_offset, now_ms=now_ms, files=files)
+        segment.create_file = partial(create_segment_file, filesystem, segment.path, preallocate_bytes)
+        segment.make()
+        return segment
+
+    @classmethod
+    def put_off(
+        cls,
+        filesystem: FileSystem,
+        directory: str,
+        base_offset: Offset,
+        *,
+        now_ms: int,
+        files: OpenFiles | None = None,
+    ) -> Segment:
+        """Returns a new, empty segment for writing. The caller sets `create_file`, which runs at the first use."""
         segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
         segment.files = files
-        if files is not None:
-            files.make_room(segment, for_writing=True)
-        file = filesystem.open(segment.path, write=True, create=True)
-        try:
-            if file.size():
-                file.truncate(0)
-            if preallocate_bytes:
-                file.allocate(preallocate_bytes)
-        except OSError:
-            file.close()
-            with contextlib.suppress(OSError):
-                filesystem.unlink(segment.path)
-            raise
-        segment.opened = file
         segment.on(SegmentEvent.ACTIVATE)
         segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True
-        if files is not None:
-            files.opened(segment)
         return segment
+
+    def make(self) -> None:
+        """Creates the `.log` file if that was put off. Errors: OSError."""
+        if self.create_file is not None:
+            self._open(for_writing=True)
 
     def open_for_writing(self) -> None:
         """Makes this the active segment: its indexes stay in memory until `unpin`. Errors: StorageError."""
@@ -327,6 +333,22 @@ class Segment(SegmentFile):
             # will show.
             rebuild_indexes(self, SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
+
+
+def create_segment_file(filesystem: FileSystem, path: str, preallocate_bytes: int) -> File:
+    """Creates the empty `.log` file of a segment. Errors: OSError; then no file is left behind."""
+    file = filesystem.open(path, write=True, create=True)
+    try:
+        if file.size():
+            file.truncate(0)
+        if preallocate_bytes:
+            file.allocate(preallocate_bytes)
+    except OSError:
+        file.close()
+        with contextlib.suppress(OSError):
+            filesystem.unlink(path)
+        raise
+    return file
 
 
 def _drop_hole(indexes: tuple[OffsetIndex, TimeIndex], size: FilePosition, next_offset: Offset) -> None:

@@ -8,7 +8,7 @@ Guards: a file that a slice or a barrier holds stays open for them when the segm
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -127,6 +127,7 @@ class SegmentFile:
         "_filesystem",
         "_let_go",
         "base_offset",
+        "create_file",
         "files",
         "first_offset",
         "floor",
@@ -151,6 +152,7 @@ class SegmentFile:
         """Open files that it has released while others held them."""
         self.files: OpenFiles | None = None
         """Bounds the open files; None while no log has the segment yet."""
+        self.create_file: Callable[[], File] | None = None  # For the first use, if there is no file yet.
         self.path = path
         self.base_offset = base_offset
         self.floor: FilePosition = 0
@@ -207,7 +209,11 @@ class SegmentFile:
         files = self.files
         if files is not None:
             files.make_room(self, for_writing=for_writing)
-        file = self.opened = self._filesystem.open(self.path, write=self.life in WRITTEN)
+        if self.create_file is None:
+            file = self.opened = self._filesystem.open(self.path, write=self.life in WRITTEN)
+        else:
+            file = self.opened = self.create_file()
+            self.create_file = None
         if files is not None:
             files.opened(self)
         return file

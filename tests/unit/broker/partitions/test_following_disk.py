@@ -167,6 +167,7 @@ def test_what_is_not_flushed_yet_is_not_reported_in_the_next_leader_epoch_either
 
     async def run(world: Following) -> None:
         log = await world.begin(configs={"flush.messages": "1"})
+        log.files.make()
         asked = await world.next()
         if lacks_descriptors:
             world.filesystem.open_files_max = 0
@@ -259,6 +260,7 @@ def test_a_full_disk_accepts_log_starts_and_reports_them() -> None:
 def test_records_appended_on_a_full_disk_are_flushed_before_it_is_reported() -> None:
     async def run(world: Following) -> None:
         log = await world.begin(configs={"flush.messages": "1"})
+        log.files.make()
         asked = await world.next()
         world.set_commit_ms(30)
         first = records(0)

@@ -65,11 +65,11 @@ def test_of_two_logs_of_a_name_the_one_of_an_unknown_topic_is_set_aside_and_that
     for deleted, expected in (([], 1), ([A], 0)):
         world = World(ONE, TWO)
         world.manager.create_log(A0, A, CONFIG)
-        here, there = (ONE, TWO) if world.filesystem.exists(f"{ONE}/{A0}") else (TWO, ONE)
         world.manager.close()
+        here, there = (ONE, TWO) if world.filesystem.exists(f"{ONE}/{A0}") else (TWO, ONE)
         world.filesystem.rename(f"{here}/{A0}", f"{here}/moved")
         world.start()
-        while not world.filesystem.exists(f"{there}/{A0}"):
+        while A0 not in world.manager.logs or world.manager.logs[A0].parent_directory != there:
             world.manager.create_log(A1, B, CONFIG)
             world.manager.create_log(A0, ANEW, CONFIG)
         world.manager.close()
