@@ -203,7 +203,8 @@ class AssignedPartitions:
     def _open(self, key: TopicPartition, topic: TopicImage, config: LogConfig) -> Partition | None:
         """Returns the partition with its log, which may be new; None if the log can't be created."""
         is_new = not self.hosted_logs.has(key)
-        log = self.hosted_logs.open(key, topic.topic_id, config)
+        is_alone = len(topic.partitions[key.partition].replicas) == 1
+        log = self.hosted_logs.open(key, topic.topic_id, config, is_alone=is_alone)
         if log is None:
             return None
         self._has_created |= is_new

@@ -88,8 +88,12 @@ class HostedLogs:
         """Returns whether a partition has a log here, of any topic id."""
         return key in self._log_manager.logs
 
-    def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log | None:
-        """Returns the log of a partition, which may be new; None if it can't be created or its name is taken."""
+    def open(self, key: TopicPartition, topic_id: TopicId, config: LogConfig, *, is_alone: bool) -> Log | None:
+        """Returns the log of a partition, which may be new; None if it can't be created or its name is taken.
+
+        Only the log of an only replica (`is_alone`) gets its files later. A start without them creates it again. One of
+        several replicas would count as lost then (`RegistrationDirectories.missing_replicas`).
+        """
         log = self._log_manager.logs.get(key)
         if log is not None and log.topic_id != topic_id:
             self.remove({key: log.topic_id})
@@ -101,7 +105,7 @@ class HostedLogs:
                 self._offline.add((key,))
                 return None
             try:
-                log = self._log_manager.create_log(key, topic_id, config)
+                log = self._log_manager.create_log(key, topic_id, config, with_files=not is_alone)
             except StorageError as error:
                 if key not in self._offline.keys:
                     self._failed.setdefault(key, error)

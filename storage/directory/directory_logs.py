@@ -184,8 +184,8 @@ class DirectoryLogs:
 
     # Logs come and go
 
-    def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        return self.loading.create(topic_partition, topic_id, config)
+    def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, *, with_files: bool) -> Log:
+        return self.loading.create(topic_partition, topic_id, config, with_files=with_files)
 
     def delete(
         self,

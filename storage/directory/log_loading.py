@@ -201,11 +201,11 @@ class LogLoading:
 
     # Later
 
-    def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
+    def create(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, *, with_files: bool) -> Log:
         """Creates a log, or loads one whose folder lacked its topic id. Nothing is synced here.
 
-        A new log has no files yet: its first write creates them, or `make_files`. Errors: StorageError; a loaded log
-        may lack room, which leaves the directory online and the partition to be loaded another time.
+        Without `with_files` a new log has no files yet: its first write creates them, or `make_files`. Errors:
+        StorageError; without room the directory stays online, and the partition is created or loaded another time.
         """
         here, parts = self._partitions, self._parts
         assert topic_partition not in parts.deletions.leaving, topic_partition
@@ -222,10 +222,24 @@ class LogLoading:
             raise storage_error(place.directory, error) from error
         make_folder = partial(self._make_folder, place.directory, topic_id)
         log = put_off_log(place, make_folder, now_ms=self._ports.clock.wall_ms(), log_start_offset=start)
+        if with_files:
+            self._make_at_once(log)
+        else:
+            self._without_files[log] = None
         here.add(log)
         parts.flusher.add(log, is_new=True)
-        self._without_files[log] = None
         return log
+
+    def _make_at_once(self, log: Log) -> None:
+        """Creates the files of a new log. Errors: StorageError; then none is left."""
+        try:
+            log.files.make()
+        except StorageError as error:
+            with contextlib.suppress(OSError):
+                self._filesystem.remove_tree(log.directory)
+            if not error.is_passing:
+                self._state.fail(error)
+            raise
 
     def _make_folder(self, folder: str, topic_id: TopicId) -> None:
         """Creates the folder of a log, with its topic id, or completes one. Errors: OSError."""

@@ -205,13 +205,15 @@ class LogManager:
 
     # Logs come and go
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
+    def create_log(
+        self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig, *, with_files: bool = False
+    ) -> Log:
         """Returns the partition's log, or creates it in the online directory with the fewest partitions, or the next.
 
         A folder without a topic id belongs to this topic: the folder of a deleted topic has lost the name durably
         before, or was set aside by the start. Errors: StorageError when all directories are offline, when the
-        partition's directory is, when there is no room to load it, and for a damaged partition. Does not promise: files
-        of a new log, before its first write; the metadata decide which logs exist.
+        partition's directory is, when there is no room for it, and for a damaged partition. Does not promise: files of a
+        new log, before its first write, unless `with_files`; the metadata decide which logs exist.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -226,7 +228,9 @@ class LogManager:
         failure: StorageError | None = None
         for directory in [holder] if holder is not None else self._homes_for(topic_partition, topic_id):
             try:
-                log = self.logs[topic_partition] = directory.create(topic_partition, topic_id, config)
+                log = self.logs[topic_partition] = directory.create(
+                    topic_partition, topic_id, config, with_files=with_files
+                )
             except StorageError as error:
                 failure = failure or error
             else:
