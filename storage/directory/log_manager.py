@@ -212,11 +212,10 @@ class LogManager:
 
         A folder without a topic id belongs to this topic: the folder of a deleted topic has lost the name durably
         before, or was set aside by the start. Errors: StorageError when all directories are offline, when the
-        partition's directory is, when there is no room for it, and for a damaged partition. Does not promise: files of a
-        new log, before its first write, unless `with_files`; the metadata decide which logs exist.
+        partition's directory is, without room, and for a damaged partition. Without `with_files`, a new log has no
+        files before its first write.
         """
-        log = self.logs.get(topic_partition)
-        if log is not None:
+        if (log := self.logs.get(topic_partition)) is not None:
             assert log.topic_id == topic_id, f"{topic_partition} is another topic's log, which must be deleted first"
             return log
         offline = self._opened.offline.get(topic_partition)

@@ -26,6 +26,7 @@ from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots, rebuild_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segment_swap import SegmentSwaps
+from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import BatchPlace
 from lowtide.storage.log.segments.segment_files import Readers, RemovedSegment, SegmentCache
@@ -78,18 +79,18 @@ class LogFiles:
     def make(self) -> None:
         """Creates the folder and the file of a new log, if that was put off. Errors: StorageError."""
         try:
-            self.segments.active.make()
+            self.segments.active.open_for_writing()
         except OSError as error:
             raise storage_error(self._directory, error) from error
 
     def _create(self, base_offset: Offset, config: LogConfig, now_ms: int) -> Segment:
-        self.segments.active.make()
+        self.segments.active.open_for_writing()
         self._removed = self._unfinished()
         # Renaming the old files later would take the new ones away.
         for removed in self._removed:
             if removed.base_offset == base_offset:
                 removed.mark_deleted(self.filesystem)
-        return Segment.create(
+        return create_segment(
             self.filesystem,
             self._directory,
             base_offset,

@@ -46,8 +46,7 @@ class LogOffsets:
         transactions: OpenTransactions | None = None,
     ) -> None:
         """Loads what a start found. High watermark and recovery point are brought between log start and log end."""
-        self.log_start_offset = log_start_offset
-        self.log_start_pending = log_start_offset
+        self.log_start_offset = self.log_start_pending = log_start_offset
         self.log_end_offset = log_end_offset
         self.high_watermark = min(max(high_watermark, log_start_offset), log_end_offset)
         self.recovery_point = min(max(recovery_point, log_start_offset), log_end_offset)
@@ -60,9 +59,6 @@ class LogOffsets:
         assert 0 <= self.log_start_offset <= self.high_watermark <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.recovery_point <= self.log_end_offset, self.describe()
         assert self.log_start_offset <= self.log_start_pending <= self.log_end_offset, self.describe()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.describe()})"
 
     def describe(self) -> str:
         """Returns all offsets in one line, for messages."""

@@ -253,6 +253,19 @@ async def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 3])
+async def test_all_brokers_are_killed_right_after_a_topic_was_created(tmp_path: Path, replicas: int) -> None:
+    """A replica that has never had a record is not taken for a lost one."""
+    partitions = 40
+    async with ClusterProcesses(tmp_path) as cluster:
+        await cluster.create_topic(TOPIC, [cluster.ids[:replicas]] * partitions)
+        await cluster.kill(*cluster.ids)
+        await cluster.start(*cluster.ids)
+        for number in range(partitions):
+            await cluster.until_in_sync(TOPIC, number)
+
+
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
     """Kills the leader, the controller and the new broker, which is frozen so that the reassignment can't end first."""
 

@@ -41,7 +41,8 @@ from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_folder import LogFolder
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
-from lowtide.storage.log.segments.segment import Segment, create_segment_file
+from lowtide.storage.log.segments.new_segment import create_segment_file
+from lowtide.storage.log.segments.segment import Segment
 
 
 def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) -> Log:
@@ -55,7 +56,7 @@ def create_log(place: LogPlace, *, now_ms: int, log_start_offset: Offset = 0) ->
         now_ms=now_ms,
         log_start_offset=log_start_offset,
     )
-    log.segments.active.make()
+    log.segments.active.open_for_writing()
     return log
 
 

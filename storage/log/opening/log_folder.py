@@ -22,6 +22,7 @@ from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.segment import Segment, rebuild_indexes
 from lowtide.storage.log.segments.segment_file import fill_hole, read_hole
@@ -336,7 +337,7 @@ class LogFolder:
         """Creates an empty segment at that offset. Without room for one, it empties an older segment instead."""
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
-            new = Segment.create(
+            new = create_segment(
                 self.filesystem,
                 self.directory,
                 base_offset,

@@ -12,11 +12,10 @@ It doesn't know log start, high watermark or producers, doesn't decide when to r
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import Final
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
-from lowtide.runtime.filesystem import Buffer, File, FileSystem
+from lowtide.runtime.filesystem import Buffer, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import (
@@ -77,26 +76,6 @@ class Segment(SegmentFile):
     # Opening and forgetting
 
     @classmethod
-    def create(
-        cls,
-        filesystem: FileSystem,
-        directory: str,
-        base_offset: Offset,
-        *,
-        now_ms: int,
-        preallocate_bytes: int = 0,
-        files: OpenFiles | None = None,
-    ) -> Segment:
-        """Creates the empty `.log` file of a new segment and opens it for writing.
-
-        A file of that name is left by a failed roll, and is emptied. Errors: OSError; then no file is left behind.
-        """
-        segment = cls.put_off(filesystem, directory, base_offset, now_ms=now_ms, files=files)
-        segment.create_file = partial(create_segment_file, filesystem, segment.path, preallocate_bytes)
-        segment.make()
-        return segment
-
-    @classmethod
     def put_off(
         cls,
         filesystem: FileSystem,
@@ -114,14 +93,14 @@ class Segment(SegmentFile):
         segment.changed = True
         return segment
 
-    def make(self) -> None:
-        """Creates the `.log` file if that was put off. Errors: OSError."""
-        if self.create_file is not None:
-            self._open(for_writing=True)
-
     def open_for_writing(self) -> None:
-        """Makes this the active segment: its indexes stay in memory until `unpin`. Errors: StorageError."""
+        """Makes this the active segment: its indexes stay in memory until `unpin`.
+
+        Errors: StorageError; OSError from creating the file, if that was put off.
+        """
         if self.is_pinned:
+            if self.create_file is not None:
+                self._open(for_writing=True)
             return
         indexes = self.indexes
         self.forget_file()
@@ -333,22 +312,6 @@ class Segment(SegmentFile):
             # will show.
             rebuild_indexes(self, SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
-
-
-def create_segment_file(filesystem: FileSystem, path: str, preallocate_bytes: int) -> File:
-    """Creates the empty `.log` file of a segment. Errors: OSError; then no file is left behind."""
-    file = filesystem.open(path, write=True, create=True)
-    try:
-        if file.size():
-            file.truncate(0)
-        if preallocate_bytes:
-            file.allocate(preallocate_bytes)
-    except OSError:
-        file.close()
-        with contextlib.suppress(OSError):
-            filesystem.unlink(path)
-        raise
-    return file
 
 
 def _drop_hole(indexes: tuple[OffsetIndex, TimeIndex], size: FilePosition, next_offset: Offset) -> None:

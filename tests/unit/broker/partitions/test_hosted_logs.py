@@ -21,7 +21,8 @@ class Disks:
         self.directories = SimpleNamespace(paths=("/a", "/b", "/bb"))
         self.failing = {"/a": "/a", "/bb": "/bb/t-1/00000000000000000000.log"}
 
-    def create_log(self, key: TopicPartition, _topic_id: bytes, _config: LogConfig) -> Any:
+    def create_log(self, key: TopicPartition, _topic_id: bytes, _config: LogConfig, *, with_files: bool) -> Any:
+        assert with_files, "one of several replicas"
         directory = self.directories.paths[key.partition % 3]
         if directory in self.failing:
             raise StorageError(self.failing[directory], "it has failed")
@@ -38,7 +39,7 @@ def test_one_line_for_each_directory_that_fails() -> None:
 
     def ask_for_all() -> None:
         for key in keys:
-            hosted.open(key, TOPIC_ID, LogConfig())
+            hosted.open(key, TOPIC_ID, LogConfig(), is_alone=False)
         hosted.tell_failed()
 
     ask_for_all()

@@ -186,8 +186,9 @@ class World:
         logs = {}
         for key, partition in sorted(replicas.partitions.items()):
             partition.count_records()
+            partition.log.files.make()  # A log of refused records may have none yet.
             content = [self.machine.filesystem.read_bytes(segment.path) for segment in partition.log.segments]
-            logs[key] = repr(partition.log), repr(partition.log.producer_state.producers), content
+            logs[key] = partition.log.describe(), repr(partition.log.producer_state.producers), content
         requests = self.serving.host.dispatcher.times.by_name["Produce"].count
         return {"traffic": traffic, "errors": dict(replicas.traffic.errors), "logs": logs, "requests": requests}
 

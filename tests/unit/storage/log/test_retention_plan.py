@@ -26,6 +26,7 @@ from lowtide.storage.log.retention.retention_plan import (
     plan_retention,
 )
 from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.validation.validation_rules import ValidationRules
 from lowtide.storage.log.validation.validator import ValidatedBatch, validate_produce
@@ -348,7 +349,7 @@ def test_segments_are_closed_at_different_ages_up_to_the_jitter() -> None:
     ages = []
     for number in range(20):
         filesystem.make_directories(f"/disk/u-{number}")
-        segment = Segment.create(filesystem, f"/disk/u-{number}", 0, now_ms=0)
+        segment = create_segment(filesystem, f"/disk/u-{number}", 0, now_ms=0)
         segment.write([bytes(70)], 70)
         segment.note_batch(0, 0, 70, 100, 4096)
         full = [age for age in range(1200) if segment.is_full_for(70, 1, 100 + age, config, 0)]

@@ -14,6 +14,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.opening.log_folder import next_offset
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import size_at
 from lowtide.storage.log.segments.segment_files import SegmentCache, load_timestamps
@@ -28,7 +29,7 @@ def segment_with(
     """A segment of batches given as (records, bytes of value, timestamp)."""
     filesystem = filesystem or MemoryFileSystem()
     filesystem.make_directories("/t-0")
-    segment = Segment.create(filesystem, "/t-0", BASE, now_ms=0)
+    segment = create_segment(filesystem, "/t-0", BASE, now_ms=0)
     offset = BASE
     for records, size, timestamp in batches:
         content = build_batch([(timestamp, None, b"x" * size, ())] * records, base_offset=offset, leader_epoch=0)
@@ -182,14 +183,14 @@ def test_a_write_that_cannot_be_cut_back_is_a_storage_error() -> None:
 def test_a_file_left_behind_by_a_failed_roll_is_emptied() -> None:
     filesystem = MemoryFileSystem()
     segment_with((1, 10, 0), filesystem=filesystem)
-    assert Segment.create(filesystem, "/t-0", BASE, now_ms=0).file.size() == 0
+    assert create_segment(filesystem, "/t-0", BASE, now_ms=0).file.size() == 0
 
 
 def test_the_cache_forgets_what_was_used_longest_ago_and_counts_index_bytes() -> None:
     filesystem = MemoryFileSystem()
     segments = []
     for number in range(3):
-        segment = Segment.create(filesystem, "/", BASE + number * 10, now_ms=0)
+        segment = create_segment(filesystem, "/", BASE + number * 10, now_ms=0)
         content = build_batch([(0, None, b"x", ())], base_offset=segment.base_offset)
         segment.write([content], len(content))
         segment.note_batch(segment.base_offset, 0, len(content), 5, 0)
