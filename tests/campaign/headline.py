@@ -38,7 +38,7 @@ def headline(lines: Sequence[Sum], kinds: Sequence[Kind] = KINDS) -> str:
     )
     broken = max((line.last[:10] for line in lines if line.violations), default=None)
     last = "No violation was found" if broken is None else f"Last violation: {broken}, fixed"
-    return f"**{searched} {last}** ([evidence](docs/lab/evidence.md))."
+    return f"**{searched} {last}** ([violations](docs/lab/violations.md), [evidence](docs/lab/evidence.md))."
 
 
 def with_headline(text: str, sentence: str) -> str:
