@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import socket
@@ -56,6 +57,7 @@ def open_file_limit() -> int:
     return UNLIMITED_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
+@functools.cache
 def installed_version() -> str:
     """Returns the installed version of Lowtide, from the name of its metadata's folder on the import path.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from functools import cache
 from typing import Final
 
 from lowtide.broker.metrics.exposition import Page
@@ -83,7 +82,7 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
         page.histogram(metric, [_in_seconds(snapshot)])
     page.one(_LAG_MAX, lag.lag.max_ms / 1000)
     page.one(_BROKER_STATE, 3)
-    page.rows(_BUILD, [((_version(),), 1)])
+    page.rows(_BUILD, [((installed_version(),), 1)])
     page.rows(_NODE, [((sources.broker.config.node_id, sources.broker.metadata.image.cluster_id), 1)])
     yield
     figures = sources.read_process()
@@ -102,8 +101,3 @@ def write(scrape: Scrape, page: Page) -> Iterator[None]:
 
 def _in_seconds(snapshot: HistogramSnapshot) -> tuple[tuple[()], tuple[float, ...], tuple[int, ...], float]:
     return (), tuple(bound / 1000 for bound in BOUNDS_MS), snapshot.cumulative_counts, snapshot.sum_ms / 1000
-
-
-@cache
-def _version() -> str:
-    return installed_version()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lowtide.protocol.types import Offset, TopicPartition
 
 HOLD_S: Final = 0.001
-"""The longest time that a fetch is held. Timers of the event loop count milliseconds."""
+"""How long a fetch is held at most. The event loop's timers have a resolution of 1 ms, so it can't be shorter."""
 
 HELD_BYTES_MAX: Final = 64 * 1024
 """A fetch that finds more is answered at once."""
@@ -30,7 +30,7 @@ class HeldFetch(Protocol):
     """A waiting fetch of a follower."""
 
     is_held: bool
-    """Whether it is answered with the other held ones."""
+    """Whether it is among the held fetches, and is answered with them."""
 
     def wake(self) -> None:
         """Answers it now. Does nothing if it was answered."""

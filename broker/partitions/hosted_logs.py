@@ -148,7 +148,7 @@ class HostedLogs:
         )
 
     def take_without_room(self) -> set[str]:
-        """Returns and clears the topics with partitions that were not loaded because a disk was full."""
+        """Returns and clears the topics with partitions that have no log here because a disk was full."""
         names, self._without_room = self._without_room, set()
         return names
 

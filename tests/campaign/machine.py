@@ -93,7 +93,7 @@ def emptied(folder: Path) -> Path:
 
 
 class Running:
-    """A run's process, from its start to its end or a limit. Files in `place.results` stay."""
+    """Runs the process of a run until it ends, or for as long as it may. Keeps the files in `place.results`."""
 
     def __init__(self, command: Command, root: Path, place: Workplace, limits: RunLimits) -> None:
         emptied(place.results)

@@ -151,5 +151,5 @@ def test_a_build_elsewhere_has_the_same_bytes(source: Path, tmp_path: Path, targ
 @pytest.mark.skipif(native.compiled is None, reason="protocol/native is not compiled here")
 @pytest.mark.slow
 def test_the_quick_start_works_with_the_wheel_in_a_bare_environment(wheel: Path, tmp_path: Path):
-    """As `make test-wheel` does it for every Python. pip brings the dependencies."""
+    """Does what `make test-wheel` does for every Python. pip installs the dependencies."""
     assert module_of("try_wheel").try_wheel(sys.executable, wheel, tmp_path) == ".".join(map(str, sys.version_info[:3]))

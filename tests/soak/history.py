@@ -16,7 +16,7 @@ from lowtide.simulation.cluster_history import ClusterPartitionHistory
 
 
 class KeptHistory(ClusterPartitionHistory):
-    """A line of the file for each event. A file that exists is read first."""
+    """Keeps its events in a file, one in each line. Begins with those of a file that exists."""
 
     def __init__(self, name: str, path: Path) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""The report of a soak, and what of it is a failure. Values only."""
+"""Writes the report of a soak, and decides which of its figures are failures. Pure."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from lowtide.broker.network.connection.answers import Answers
 from lowtide.broker.network.routing.request_times import RequestClock
 
 NEAR_NS: Final = 100_000
-"""Within this time after another connection was answered, more may follow in the same pass."""
+"""If another connection was answered within this time, more may follow in the same pass."""
 
 HELD_NS: Final = 250_000
 """After this time all waiting answers are sent before the next request is executed."""

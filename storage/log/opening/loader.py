@@ -66,9 +66,11 @@ def put_off_log(place: LogPlace, make_folder: Callable[[], None], *, now_ms: int
     Its first write, or `LogFiles.make`, calls `make_folder` and creates the file of its segment.
     """
     filesystem, directory, config = place.filesystem, place.directory, place.config
-    segment = Segment.put_off(filesystem, directory, log_start_offset, now_ms=now_ms, files=place.cache.files)
     preallocate_bytes = config.segment_bytes if config.preallocate else 0
-    segment.create_file = partial(_create_first_file, filesystem, make_folder, segment.path, preallocate_bytes)
+    create_file = partial(_create_first_file, filesystem, make_folder, preallocate_bytes)
+    segment = Segment.put_off(
+        filesystem, directory, log_start_offset, now_ms=now_ms, create_file=create_file, files=place.cache.files
+    )
     parts = LogParts(
         filesystem=filesystem,
         directory=directory,
@@ -92,10 +94,10 @@ def put_off_log(place: LogPlace, make_folder: Callable[[], None], *, now_ms: int
 
 
 def _create_first_file(
-    filesystem: FileSystem, make_folder: Callable[[], None], path: str, preallocate_bytes: int
+    filesystem: FileSystem, make_folder: Callable[[], None], preallocate_bytes: int, path: str
 ) -> File:
     make_folder()
-    return create_segment_file(filesystem, path, preallocate_bytes)
+    return create_segment_file(filesystem, preallocate_bytes, path)
 
 
 def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepairs | None = None) -> Log:

@@ -27,13 +27,13 @@ def create_segment(
 
     A file of that name is left by a failed roll, and is emptied. Errors: OSError; then no file is left behind.
     """
-    segment = Segment.put_off(filesystem, directory, base_offset, now_ms=now_ms, files=files)
-    segment.create_file = partial(create_segment_file, filesystem, segment.path, preallocate_bytes)
+    create_file = partial(create_segment_file, filesystem, preallocate_bytes)
+    segment = Segment.put_off(filesystem, directory, base_offset, now_ms=now_ms, create_file=create_file, files=files)
     segment.open_for_writing()
     return segment
 
 
-def create_segment_file(filesystem: FileSystem, path: str, preallocate_bytes: int) -> File:
+def create_segment_file(filesystem: FileSystem, preallocate_bytes: int, path: str) -> File:
     """Creates the empty `.log` file of a segment. Errors: OSError; then no file is left behind."""
     file = filesystem.open(path, write=True, create=True)
     try:

@@ -12,10 +12,11 @@ It doesn't know log start, high watermark or producers, doesn't decide when to r
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
-from lowtide.runtime.filesystem import Buffer, FileSystem
+from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import (
@@ -83,11 +84,12 @@ class Segment(SegmentFile):
         base_offset: Offset,
         *,
         now_ms: int,
+        create_file: Callable[[str], File],
         files: OpenFiles | None = None,
     ) -> Segment:
-        """Returns a new, empty segment for writing. The caller sets `create_file`, which runs at the first use."""
+        """Returns a new, empty segment for writing. Its first use calls `create_file` with its path."""
         segment = cls(filesystem, directory, base_offset, size=0, created_ms=now_ms)
-        segment.files = files
+        segment.files, segment.create_file = files, create_file
         segment.on(SegmentEvent.ACTIVATE)
         segment._indexes = (OffsetIndex(base_offset), TimeIndex(base_offset))
         segment.changed = True

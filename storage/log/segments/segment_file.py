@@ -152,7 +152,7 @@ class SegmentFile:
         """Open files that it has released while others held them."""
         self.files: OpenFiles | None = None
         """Bounds the open files; None while no log has the segment yet."""
-        self.create_file: Callable[[], File] | None = None  # For the first use, if there is no file yet.
+        self.create_file: Callable[[str], File] | None = None  # For the first use, if there is no file yet.
         self.path = path
         self.base_offset = base_offset
         self.floor: FilePosition = 0
@@ -212,7 +212,7 @@ class SegmentFile:
         if self.create_file is None:
             file = self.opened = self._filesystem.open(self.path, write=self.life in WRITTEN)
         else:
-            file = self.opened = self.create_file()
+            file = self.opened = self.create_file(self.path)
             self.create_file = None
         if files is not None:
             files.opened(self)
