@@ -17,7 +17,7 @@ from lowtide.admin.attempts import Done, Outcome
 from lowtide.admin.call import AdminCall, AdminClientBase, failure, numbers_by_topic, partition_rows
 from lowtide.admin.errors import BrokerAnsweredError, ConnectionFailedError, UnsupportedVersionError
 from lowtide.admin.leaders import LeaderFinder
-from lowtide.admin.retained import sentence
+from lowtide.admin.retained import known, sentence
 from lowtide.protocol.messages.describe_deletes import DescribeDeletesRequest, DescribeDeletesResponse
 from lowtide.protocol.messages.describe_health import DescribeHealthRequest, DescribeHealthResponse
 from lowtide.protocol.messages.describe_history import DescribeHistoryRequest, DescribeHistoryTopic, LogSample
@@ -45,6 +45,23 @@ HANG_UPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastSums:
+    """What the next retention pass deletes of a partition with proposed settings.
+
+    It moves the log start from `log_start` to `delete_to`. Of the `records` in between, `anyway` go with the present
+    settings too. `kept` are those that only the present settings delete.
+    """
+
+    log_start: Offset
+    delete_to: Offset
+    records: int
+    anyway: int
+    kept: int
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSegments:
     """The segments of a partition on its leader. Times are the leader's, in milliseconds; -1 is unknown."""
 
@@ -52,6 +69,25 @@ class PartitionSegments:
     checked_at_ms: int
     next_check_at_ms: int
     described: SegmentsOfPartition
+
+    def forecast(self) -> ForecastSums | None:
+        """Returns what the next retention pass deletes with the proposed settings; None if the leader did not say."""
+        if not self.described.forecast:
+            return None
+        start = known(self.described.retained.log_start_offset) or 0
+        both = self.described.forecast[0]
+        proposed, present = (
+            max(start, each[-1].end_offset) if each else start for each in (both.proposed, both.present)
+        )
+        return ForecastSums(
+            log_start=start,
+            delete_to=proposed,
+            records=proposed - start,
+            anyway=min(present, proposed) - start,
+            kept=max(0, present - proposed),
+            segments=sum(each.segment_count for each in both.proposed),
+            size_bytes=sum(each.size_bytes for each in both.proposed),
+        )
 
     @property
     def explanation(self) -> str:

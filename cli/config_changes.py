@@ -5,15 +5,20 @@ KEY=VALUE sets a key, KEY restores its default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from lowtide.admin.configs import ConfigChange, ConfigOperation, ConfigResource
+from lowtide.admin.errors import AdminError
+from lowtide.admin.retained import size
 from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import ExitCode, misused
+from lowtide.cli.printing import Output, plural, printable
 from lowtide.cli.results import report_each
+from lowtide.protocol.config_values import ConfigResourceType
+from lowtide.protocol.types import TopicPartition
 
 SetOption = Annotated[
     list[str] | None,
@@ -63,7 +68,63 @@ async def alter(
     *,
     validate_only: bool,
 ) -> ExitCode:
-    """Makes the same changes to each resource, and prints the outcomes."""
+    """Makes the same changes to each resource, and prints the outcomes.
+
+    With `validate_only` also what the next retention pass would delete of topics, as far as their leaders say.
+    """
     changes = changes_of(settings, unset)
     outcomes = await call.client.alter_configs(dict.fromkeys(resources, changes), validate_only=validate_only)
-    return report_each(outcomes, call.output, done="could be changed" if validate_only else "changed")
+    if not validate_only:
+        return report_each(outcomes, call.output, done="changed")
+    possible = [
+        each.name for each, error in outcomes.items() if error is None and each.type is ConfigResourceType.TOPIC
+    ]
+    forecasts = (
+        await _forecasts(
+            call, possible, {each.key: None if each.value is None else str(each.value) for each in changes}
+        )
+        if possible
+        else {}
+    )
+    more = {each: {"forecast": forecasts.get(each.name)} for each in outcomes if each.name in possible}
+    code = report_each(outcomes, call.output, done="could be changed", more=more)
+    if call.output is Output.TEXT:
+        for name, forecast in forecasts.items():
+            print(f"{printable(name)}: {_forecast_line(forecast)}")
+    return code
+
+
+async def _forecasts(
+    call: NetworkCall, names: Sequence[str], changes: Mapping[str, str | None]
+) -> dict[str, dict[str, int]]:
+    """Returns by topic what the next retention pass would delete; nothing of topics whose leaders do not say."""
+    found: dict[str, dict[str, int]] = {}
+    for name, topic in (await call.client.describe_topics(names)).items():
+        if isinstance(topic, AdminError):
+            continue
+        asked = [TopicPartition(name, number) for number in sorted(topic.partitions)]
+        rows = (await call.client.describe_segments(asked, segments_max=1, proposed={name: changes})).values()
+        sums = [each for row in rows if not isinstance(row, AdminError) and (each := row.forecast()) is not None]
+        if sums:
+            found[name] = {
+                "records": sum(each.records for each in sums),
+                "bytes": sum(each.size_bytes for each in sums),
+                "anyway": sum(each.anyway for each in sums),
+                "kept": sum(each.kept for each in sums),
+                "unknown_partitions": len(asked) - len(sums),
+            }
+    return found
+
+
+def _forecast_line(forecast: Mapping[str, int]) -> str:
+    """Returns a forecast as one line."""
+    line = f"the next retention pass would delete {plural(forecast['records'], 'record')}"
+    if forecast["records"]:
+        line += f", {size(forecast['bytes'])} of each replica"
+    if forecast["anyway"]:
+        line += f"; with the present settings it deletes {forecast['anyway']:,} of them too"
+    if forecast["kept"]:
+        line += f"; {plural(forecast['kept'], 'record')} would be kept that the present settings delete"
+    if forecast["unknown_partitions"]:
+        line += f"; {plural(forecast['unknown_partitions'], 'partition')} did not answer"
+    return line

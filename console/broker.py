@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from lowtide.admin.cluster_description import describe_all_brokers
 from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError
-from lowtide.console.answers import meaning_of, sentence_of
+from lowtide.console.answers import RefusedError, meaning_of, sentence_of
 from lowtide.console.arguments import Parameters, number, text
 from lowtide.console.cluster import counts_of, disk_values
 from lowtide.console.insight import health_of, health_value
@@ -105,7 +106,10 @@ def replicas_of(
 # ---------------------------------------------------------------------- settings
 async def broker_settings(session: ConsoleSession, given: Parameters) -> dict[str, Any]:
     """Returns the configuration of a broker, with the source of each value. Errors: RefusedError, AdminError."""
-    resource = ConfigResource(ConfigResourceType.BROKER, str(number(given, "broker", 0, ID_MAX)))
+    broker_id = number(given, "broker", 0, ID_MAX)
+    if all(each.broker_id != broker_id for each in (await describe_all_brokers(session.client)).brokers):
+        raise RefusedError(HTTPStatus.NOT_FOUND, f"The cluster has no broker {broker_id}.")
+    resource = ConfigResource(ConfigResourceType.BROKER, str(broker_id))
     found = (await session.client.describe_configs([resource]))[resource]
     if isinstance(found, AdminError):
         raise found

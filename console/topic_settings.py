@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lowtide.admin.cluster_view import TopicDescription
     from lowtide.admin.observation import PartitionSegments
     from lowtide.console.sessions import ConsoleSession
-    from lowtide.protocol.messages.describe_segments import ForecastDeletion
 
 FORECASTS_MAX: Final = 1_000
 """How many partitions of a topic are forecast; the page says how many are not."""
@@ -206,30 +205,22 @@ def forecast_value(rows: Sequence[Mapping[str, Any]], plan: RehearsedSettings) -
 
 
 def forecast_row(found: PartitionSegments, topic: TopicDescription) -> dict[str, Any]:
-    """Returns what the next retention pass deletes of a partition with the new settings.
-
-    `anyway` are the records that it deletes with the present settings too, `kept` those that the change keeps.
-    """
-    row = found.described
-    forecast, start = row.forecast[0], known(row.retained.log_start_offset) or 0
-    proposed, present = _end(forecast.proposed, start), _end(forecast.present, start)
+    """Returns what the next retention pass deletes of a partition with the new settings."""
+    row, sums = found.described, found.forecast()
+    assert sums is not None, row
     return {
         "partition": row.partition_index,
-        "log_start": start,
-        "delete_to": proposed,
+        "log_start": sums.log_start,
+        "delete_to": sums.delete_to,
         "high_watermark": known(row.retained.high_watermark),
-        "records": max(0, proposed - start),
-        "anyway": max(0, min(present, proposed) - start),
-        "kept": max(0, present - proposed),
-        "segments": sum(each.segment_count for each in forecast.proposed),
-        "bytes": sum(each.size_bytes for each in forecast.proposed),
-        "reasons": [each.reason for each in forecast.proposed],
+        "records": sums.records,
+        "anyway": sums.anyway,
+        "kept": sums.kept,
+        "segments": sums.segments,
+        "bytes": sums.size_bytes,
+        "reasons": [each.reason for each in row.forecast[0].proposed],
         "replicas": max(1, len(topic.partitions[row.partition_index].isr)),
     }
-
-
-def _end(deletions: Sequence[ForecastDeletion], start: int) -> int:
-    return max(start, deletions[-1].end_offset) if deletions else start
 
 
 def notes_of(plan: RehearsedSettings) -> list[str]:

@@ -53,6 +53,28 @@ def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Drive
     assert "there is no topic" in sentence("topics", "explain", name, bootstrap=bootstrap, code=2)
 
 
+def test_a_rehearsed_change_says_what_retention_would_delete(
+    lowtide: SimpleNamespace, topic: str, other: Driver
+) -> None:
+    """Only the records that are expired with the proposed settings; nothing is changed or deleted."""
+    an_hour_ago = int(time.time() * 1000) - HOUR_MS
+    other.produce(topic, [OutgoingRecord(b"k", b"v", an_hour_ago)] * 3)
+    alter = ("topics", "alter", topic, "--validate-only")
+    told = answer(*alter, "--set", "retention.ms=60000", bootstrap=lowtide.bootstrap)["results"][0]["forecast"]
+    assert {key: told[key] for key in ("records", "anyway", "kept", "unknown_partitions")} == {
+        "records": 3,
+        "anyway": 0,
+        "kept": 0,
+        "unknown_partitions": 0,
+    }
+    first = f"topic {topic}: could be changed\n{topic}: the next retention pass would delete "
+    assert run(*alter, "--set", "retention.ms=60000", bootstrap=lowtide.bootstrap).stdout.startswith(
+        f"{first}3 records,"
+    )
+    told = run(*alter, "--set", "retention.ms=-1", bootstrap=lowtide.bootstrap).stdout
+    assert told == f"{first}0 records\n"
+
+
 def test_levels_of_a_log_are_changed_while_it_runs(lowtide: SimpleNamespace) -> None:
     """KIP-412, without Kafka's tools; the room within has the level of the one around it."""
     room = ("configs", "alter", "--broker-logger", "0")

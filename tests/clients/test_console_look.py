@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from lowtide.admin import AdminClient, NewTopic, TopicPartition
 from lowtide.testing.cluster import LowtideCluster
 
-from .console_visitor import Page, console_of
+from .console_visitor import OWN, Page, console_of
 from .streams_member import heartbeat, heartbeats, word_count
 
 WAIT_S = 60
@@ -120,6 +120,8 @@ async def test_a_broker_and_its_settings(page: Page, admin: AdminClient):
     assert [(row["topic"], row["value"]) for row in setting["topics"] if row["topic"] == "kept"] == [("kept", "1234")]
     assert setting["meaning"]
     assert not (await page.view("broker?broker=99"))["known"]
+    answer = await page.get("api/view/broker.settings?broker=99", **OWN)
+    assert (answer.status, b"no broker 99" in answer.body) == (404, True)
 
 
 async def test_a_cluster_without_an_authorizer_and_without_users(page: Page):

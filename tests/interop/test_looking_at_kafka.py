@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lowtide.console.erasing import NOT_LOWTIDE
-from tests.clients.console_visitor import console_of
+from tests.clients.console_visitor import OWN, console_of
 from tests.clients.driver import until
 from tests.free_ports import free_ports
 
@@ -116,6 +116,7 @@ async def test_the_console_shows_groups_transactions_and_settings_of_it(bootstra
         assert (broker["known"], broker["replicas"]) == (True, len(broker["replicas_shown"]))
         settings = {row["key"]: row for row in (await page.view("broker.settings?broker=1"))["settings"]}
         assert settings["log.segment.bytes"]["source"] == "the broker's file"
+        assert (await page.get("api/view/broker.settings?broker=99", **OWN)).status == 404
         assert (await page.view("setting?key=retention.ms"))["meaning"]
         assert (await page.view("moves"))["moves"] == []
         assert not (await page.view("access.acls"))["secured"]
