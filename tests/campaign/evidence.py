@@ -20,14 +20,14 @@ from tests.mutants import results as mutation
 from tests.sim import planting
 
 from . import concerns, headline, ledger
-from .kinds import KINDS, Kind
+from .kinds import DELETES, KINDS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMS, PAGE = ROOT / "tests/campaign/evidence.jsonl", ROOT / "docs/lab/evidence.md"
 FAULTS_NAMED = 40
 
-NO_FAULTS = frozenset({"execution", "crash state"})
-"""The unit that a kind is measured in, besides faults."""
+NO_FAULTS = frozenset({"execution", "crash state", DELETES})
+"""What is counted besides faults."""
 
 HEAD = """# Evidence
 
@@ -50,6 +50,8 @@ kind:
   of money.
 - *table kill*: a life of a job that writes a topic into a table, in which the job or the broker is killed.
 - *power cut*: a power cut under load on ext4 or XFS (`tests/power`); *damaged frames*: a frame sent to a broker.
+- *acknowledged deletes*, in the README: deletes and erasures by clients of simulated brokers and clusters, each checked
+  until the end of its run.
 - *properties*: a pass over all tests with drawn examples; *compiled walk*: an execution under sanitizers, since
   2026-11-27.
 

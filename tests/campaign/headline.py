@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .kinds import KILLED, KINDS, Kind
+from .kinds import DELETES, KILLED, KINDS, Kind
 
 if TYPE_CHECKING:
     from .evidence import Sum
@@ -36,6 +36,9 @@ def headline(lines: Sequence[Sum], kinds: Sequence[Kind] = KINDS) -> str:
         f"Searched for lost records, and for deleted ones that come back: {clusters:,} simulated clusters, "
         f"{total(KILLED):,} killed brokers, {total(POWER_CUT):,} power cuts, {total(CRASH_STATE):,} crashed disks."
     )
+    if deletes := sum(line.faults.get(DELETES, 0) for line in lines):
+        since = min(line.last[:10] for line in lines if DELETES in line.faults)
+        searched += f" {deletes:,} acknowledged deletes were checked since {since}."
     broken = max((line.last[:10] for line in lines if line.violations), default=None)
     last = "No violation was found" if broken is None else f"Last violation: {broken}, fixed"
     return f"**{searched} {last}** ([violations](docs/lab/violations.md), [evidence](docs/lab/evidence.md))."

@@ -168,6 +168,9 @@ def table_is_missing() -> str | None:
 
 
 KILLED, LIFE = "SIGKILL of a broker", "killed life of a table job"
+DELETES = "acknowledged delete"
+"""A delete or an erasure that a simulated client got an answer for, and that its run checked until the end."""
+
 SEARCH = ".venv/bin/python -m lowtide.simulation.cluster_search"
 CLUSTER, DRAWN = "simulation/cluster_search.py", ("tests/campaign/drawn.py", "tests/campaign/found.py")
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import msgspec
 
 from lowtide.simulation.broker_simulation import simulate
-from lowtide.simulation.cluster_search import run_seed
+from lowtide.simulation.cluster_search import SeedResult, deletes_of, run_seed
 from tests.sim import crash_states
 
 from . import drawn, found
+from .kinds import DELETES
 from .minimise import minimise
 
 
@@ -39,7 +40,8 @@ def one_broker(seed: int, _reached: drawn.Reached) -> Result:
         simulation = simulate(seed)
     except Exception as error:
         return Result(reason=first_line(error))
-    return Result(Counter(simulation.faults) + Counter(simulation.filesystem.fault_counts))
+    deletes = Counter({DELETES: sum(load.counts["deleted"] for load in simulation.loads)})
+    return Result(Counter(simulation.faults) + Counter(simulation.filesystem.fault_counts) + deletes)
 
 
 def crashes(seed: int, _reached: drawn.Reached) -> Result:
@@ -51,14 +53,16 @@ def crashes(seed: int, _reached: drawn.Reached) -> Result:
 
 
 def cluster(seed: int, _reached: drawn.Reached) -> Result:
-    _seed, reason, effects, _operations, _virtual_s = run_seed(seed)
-    return Result(effects, reason)
+    return result_of(run_seed(seed))
 
 
 def erasures(seed: int, _reached: drawn.Reached) -> Result:
     """Runs a cluster in which clients do nothing but erase."""
-    _seed, reason, effects, _operations, _virtual_s = run_seed(seed, ("erasures",))
-    return Result(effects, reason)
+    return result_of(run_seed(seed, ("erasures",)))
+
+
+def result_of(ran: SeedResult) -> Result:
+    return Result(ran.effects + Counter({DELETES: ran.deletes}), ran.violation)
 
 
 def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
@@ -71,7 +75,8 @@ def drawn_cluster(seed: int, reached: drawn.Reached) -> Result:
         reason = violation(smallest) or first_line(error)
         found.keep(found.FoundRun(reason, smallest))
         return Result(reason=reason, replay=msgspec.json.encode(smallest).decode())
-    return Result(simulation.effects, states=drawn.note(reached, run, simulation.states))
+    effects = simulation.effects + Counter({DELETES: deletes_of(simulation)})
+    return Result(effects, states=drawn.note(reached, run, simulation.states))
 
 
 def violation(run: drawn.DrawnRun) -> str | None:

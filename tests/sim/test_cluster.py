@@ -22,11 +22,11 @@ def test_no_promise_is_broken(part: int) -> None:
         simulate_cluster(int(os.environ["SEED"]))
         return
     first, end = (FIRST_SEED + SEEDS * each // PARTS for each in (part, part + 1))
-    for seed, reason, _effects, operations, _virtual_s in search(range(first, end), os.cpu_count() or 1):
-        if reason is not None:
-            simulate_cluster(seed)  # The error has its history.
-            pytest.fail(f"seed {seed} isn't the same in every process: {reason}")
-        assert operations > 0
+    for result in search(range(first, end), os.cpu_count() or 1):
+        if result.violation is not None:
+            simulate_cluster(result.seed)  # The error has its history.
+            pytest.fail(f"seed {result.seed} isn't the same in every process: {result.violation}")
+        assert result.requests > 0
 
 
 @pytest.mark.slowest
