@@ -17,8 +17,9 @@ KIPs: 98, 588, 890.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINCE
 from lowtide.broker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
@@ -48,6 +49,7 @@ _MANY_SINCE = 4
 _PRODUCER_FENCED_SINCE = 2
 
 Errors = dict[TopicPartition, ErrorCode]
+R = TypeVar("R")
 
 
 def cut(version: int) -> Cut | None:
@@ -60,20 +62,21 @@ def cut(version: int) -> Cut | None:
 def handler(transactions: TransactionCoordinator) -> HandlerSpec:
     """Returns the handler."""
 
-    def work(transaction: AddPartitionsToTxnTransaction, version: int) -> Answer[Errors]:
+    def work(transaction: AddPartitionsToTxnTransaction, version: int, answered: Callable[[Errors], R]) -> Answer[R]:
+        """Adds or verifies the partitions of one transaction. `answered` makes the answer from their errors."""
         name, verifies = transaction.transactional_id, transaction.verify_only
         keys, missing = _partitions(transaction.topics, {} if verifies else transactions.broker.metadata.image.topics)
         if version < _MANY_SINCE and any(topic.name in INTERNAL_TOPICS for topic in transaction.topics):
-            return {key: _beside_internal(key, missing) for key in keys}
+            return answered({key: _beside_internal(key, missing) for key in keys})
         if missing and not verifies:
             codes = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return {key: codes[key in missing] for key in keys}
+            return answered({key: codes[key in missing] for key in keys})
         shard = transactions.find(name)
         if isinstance(shard, ErrorCode):
-            return dict.fromkeys(keys, shard)
+            return answered(dict.fromkeys(keys, shard))
         identity = (transaction.producer_id, transaction.producer_epoch)
         if verifies:
-            return {key: shard.state.verify(name, *identity, key) for key in keys}
+            return answered({key: shard.state.verify(name, *identity, key) for key in keys})
         client_version = EPOCH_BUMPS_SINCE if version >= _MANY_SINCE else 0
         return transactions.add_partitions(
             shard,
@@ -81,21 +84,24 @@ def handler(transactions: TransactionCoordinator) -> HandlerSpec:
             identity,
             keys,
             client_version,
-            lambda error: dict.fromkeys(keys, producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE)),
+            lambda error: answered(
+                dict.fromkeys(keys, producer_error(error, knows_fenced=version >= _PRODUCER_FENCED_SINCE))
+            ),
         )
 
     def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer[AddPartitionsToTxnResponse]:
-        version = context.api_version
-        wanted = request.transactions if version >= _MANY_SINCE else [_as_transaction(request)]
+        version, wanted = context.api_version, request.transactions
+        if version < _MANY_SINCE:
+            return work(_as_transaction(request), version, _response_of_one)
         answers: dict[int, Errors] = {}
-        joined = JoinedParts(lambda: _response(wanted, answers, version))
+        joined = JoinedParts(lambda: _response(wanted, answers))
 
         def note(index: int, errors: Errors | None) -> None:
             answers[index] = errors or {}
             joined.arrived()
 
         for index, transaction in enumerate(wanted):
-            errors = work(transaction, version)
+            errors = work(transaction, version, _as_they_are)
             if not isinstance(errors, Pending):
                 answers[index] = errors
             elif errors.done:
@@ -149,11 +155,15 @@ def _topics(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
     return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=rows) for name, rows in topics.items()]
 
 
-def _response(
-    wanted: list[AddPartitionsToTxnTransaction], answers: Mapping[int, Errors], version: int
-) -> AddPartitionsToTxnResponse:
-    if version < _MANY_SINCE:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(answers[0]))
+def _as_they_are(errors: Errors) -> Errors:
+    return errors
+
+
+def _response_of_one(errors: Errors) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(errors))
+
+
+def _response(wanted: list[AddPartitionsToTxnTransaction], answers: Mapping[int, Errors]) -> AddPartitionsToTxnResponse:
     results = [
         AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=_topics(answers[index]))
         for index, transaction in enumerate(wanted)

@@ -123,12 +123,13 @@ class CommittedOffsets:
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[str]:
         """Commits or drops the pending offsets of a producer. Returns their groups."""
-        ended = self.pending.end(producer_id)
-        for key, row in ended:
+        groups: dict[str, None] = {}
+        for key, row in self.pending.end(producer_id):
+            groups[key.group] = None
             if is_commit and row.value is not None:
                 self.pending.outdo(key.group, key.topic, key.partition, row.record_offset)
                 self._keep_all(key.group, key.topic, {key.partition: row.value}, len(row.value.metadata))
-        return list(dict.fromkeys(key.group for key, _ in ended))
+        return list(groups)
 
     def has_any(self, group_id: str) -> bool:
         """Returns whether a group has committed offsets, or pending ones."""

@@ -72,7 +72,7 @@ class MarkerSender:
 
     def send(self, sending: PendingMarkers) -> None:
         """Begins to send; `on_sent` is called when all partitions have the marker, not within this call."""
-        self._loop.call_soon(self._try, sending, list(sending.left))
+        self._loop.call_soon(self._try, sending, sending.left)
 
     def close(self) -> None:
         """Stops sending: the broker stops, and the next coordinator continues."""

@@ -34,9 +34,9 @@ from lowtide.broker.coordinator.transactions.transaction import EPOCH_BUMPS_SINC
 from lowtide.broker.coordinator.transactions.transaction_settings import TransactionSettings
 from lowtide.broker.coordinator.transactions.transaction_state import (
     ENDING,
+    FOLLOWS,
     IDLE,
     TransactionState,
-    may_follow,
 )
 from lowtide.broker.coordinator.transactions.uncommitted import OnError, TransactionChange, UncommittedTransactions
 from lowtide.protocol.errors import NONE, ErrorCode, ProtocolError
@@ -125,7 +125,7 @@ class Transactions:
     def _keep(self, state: Transaction, effects: Effects, then: OnError) -> None:
         """Requests the record of a transactional id; `then` gets whether it is committed."""
         before = self.transactions.get(state.transactional_id)
-        assert before is None or may_follow(before.state, state.state), (before, state)
+        assert before is None or (before.state, state.state) in FOLLOWS, (before, state)
         state.updated_ms = effects.wall_ms
         self._uncommitted.append(state.transactional_id, state, state.as_record(), effects, then)
 

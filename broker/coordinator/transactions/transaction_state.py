@@ -96,7 +96,8 @@ STATE_NAMES: Final[Mapping[TransactionState, str]] = {
 
 ENDING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 
-_FOLLOWS: Final = frozenset((before, after) for (before, _), after in TRANSITIONS.items())
+FOLLOWS: Final = frozenset((before, after) for (before, _), after in TRANSITIONS.items())
+"""The pairs of states of which any event leads from the first to the second."""
 
 
 def next_state(state: TransactionState, event: TransactionEvent) -> TransactionState:
@@ -104,8 +105,3 @@ def next_state(state: TransactionState, event: TransactionEvent) -> TransactionS
     following = TRANSITIONS.get((state, event))
     assert following is not None, f"{event.name} can't happen to a transactional id in {state.name}"
     return following
-
-
-def may_follow(before: TransactionState, after: TransactionState) -> bool:
-    """Returns whether any event leads from one state to the other."""
-    return (before, after) in _FOLLOWS

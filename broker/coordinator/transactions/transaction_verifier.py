@@ -73,6 +73,8 @@ class TransactionVerifier:
     def answer_now(self, question: Question) -> ErrorCode | None:
         """Returns the answer if this broker is the coordinator and nothing has to be recorded; otherwise None."""
         asked = question.transaction
+        # The metadata are asked, too: they may be newer than the partitions here, which follow them in slices, and a
+        # coordinator that has a successor may not know that the transaction has ended.
         coordinator = self._transactions.topic.coordinator_of(asked.transactional_id)
         if (
             asked.adds

@@ -69,9 +69,11 @@ class UncommittedTransactions:
         self._names.add(name)
 
         def on_committed(error: ErrorCode, later: Effects) -> None:
-            if (
-                error != NONE and error == ErrorCode.REQUEST_TIMED_OUT
-            ):  # It is in the log, and may be committed or lost.
+            if error == NONE:
+                self._names.discard(name)
+                then(error, later)
+                return
+            if error == ErrorCode.REQUEST_TIMED_OUT:  # It is in the log, and may be committed or lost.
                 self._when_settled(later, partial(self._names.discard, name))
             else:
                 self._names.discard(name)
