@@ -112,7 +112,9 @@ def _passed_on(name: str) -> typer.Typer:
     return app
 
 
-def _options(*, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _options(
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
     """Lists `--version` in the help; `main` answers it without Typer."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,11 +24,12 @@ DIST: Final = ROOT / "dist"
 WORK: Final = ROOT / "build" / "release"
 PROCESSORS: Final = ("x86_64", "aarch64")
 GLIBC: Final = "2.17"
+ZIG: Final = ("-m", "ziglang", "cc")
 TIMEOUT_S: Final = 600
 
 USUAL_UMASK: Final = 0o022
 OTHER_UMASK: Final = 0o077
-OTHER_SETTINGS: Final = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+OTHER_SETTINGS: Final = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7", "LOWTIDE_REPOSITORY": ""}
 
 
 def main() -> None:
@@ -62,7 +64,7 @@ def build_all(source: Path, into: Path, settings: dict[str, str], umask: int) ->
     run([*command, "sdist"], source, settings, umask)
     for processor in PROCESSORS:
         platform = {
-            "CC": f"{sys.executable} -m ziglang cc -target {processor}-linux-gnu.{GLIBC} -s",
+            "CC": shlex.join([sys.executable, *ZIG, "-target", f"{processor}-linux-gnu.{GLIBC}", "-s"]),
             "ZIG_GLOBAL_CACHE_DIR": str(into.with_suffix(".cache")),
             "LOWTIDE_PLATFORM": f"manylinux_{GLIBC}_{processor}",
         }

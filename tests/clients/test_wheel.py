@@ -6,6 +6,7 @@ Building leaves the tree as it was: another environment may have it installed as
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
@@ -53,6 +54,12 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", source=source, into=tmp_path_factory.mktemp("wheel"))
 
 
+def file_of(wheel: Path, name: str) -> bytes:
+    """The content of a file of its `.dist-info` folder."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(next(each for each in archive.namelist() if each.endswith(f".dist-info/{name}")))
+
+
 def files_of(tree: Path) -> dict[Path, bytes]:
     return {
         path.relative_to(tree): path.read_bytes()
@@ -81,8 +88,45 @@ def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
     linked = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
     assert folders == linked - NOT_IN_A_WHEEL
     assert "pyspark_lowtide.py" in names
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert {name.partition("/licenses/")[2] for name in names} == {"", "LICENSE", "console/static/vendor/uplot.LICENSE"}
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_the_metadata_are_those_of_a_package_for_users(wheel: Path):
+    """No extra of development, and nothing that leads nowhere. Tools for uploads refuse metadata later than 2.4."""
+    about = email.message_from_bytes(file_of(wheel, "METADATA"))
+    assert about["Metadata-Version"] == "2.4"
+    assert about.get_all("Provides-Extra") == ["etcd", "pipeline", "table"]
+    assert about["License-Expression"] == "Apache-2.0 AND MIT"
+    assert about["Project-URL"] is None
+    assert re.findall(r"\]\((?!https:)", str(about.get_payload())) == []
+    assert file_of(wheel, "entry_points.txt").decode().split() == [
+        *("[console_scripts]", "lowtide", "=", "lowtide.cli.main:main"),
+        *("lowtide-delete-records", "=", "lowtide.cli.main:delete_records"),
+        *("lowtide-spark-python", "=", "lowtide.pipeline.spark_python:main"),
+        *("[pytest11]", "lowtide", "=", "lowtide.testing.plugin"),
+    ]
+
+
+def test_a_release_knows_its_repository(tmp_path: Path):
+    """Also if it is built again from the source distribution, by somebody who does not name the repository."""
+    address = "https://example.org/lowtide"
+    packed = build("sdist", source=ROOT, into=tmp_path / "sdist", LOWTIDE_REPOSITORY=f"{address}/")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "tree", filter="data")
+    [tree] = (tmp_path / "tree").iterdir()
+    again = build("sdist", source=tree, into=tmp_path / "again", LOWTIDE_REPOSITORY="")
+    assert again.read_bytes() == packed.read_bytes()
+    about = email.message_from_bytes((tree / "PKG-INFO").read_bytes())
+    assert f"Source, {address}" in about.get_all("Project-URL", [])
+    assert f"({address}/blob/" in str(about.get_payload())
+
+
+def test_the_source_distribution_has_the_pages(source: Path):
+    """README.md in it links to them, and a packager installs them."""
+    targets = re.findall(r"\]\((?!https:)([^)#]+)", (source / "README.md").read_text(encoding="utf-8"))
+    assert targets
+    assert [target for target in targets if not (source / target).exists()] == []
 
 
 def test_the_version_survives_the_source_distribution(wheel: Path):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import email.message
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.unit.test_version import build_hook
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_WITH = (3, 11)
@@ -29,6 +32,13 @@ def module_of(name: str) -> ModuleType:
 
 
 LICENCES = module_of("licences")
+HOOK = build_hook()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def links(text: str) -> list[str]:
+    """Where the links and pictures of a text in Markdown lead."""
+    return [first or second for first, second in re.findall(r'\]\(([^)]+)\)|src="([^"]+)"', text)]
 
 
 def about(**fields: str | list[str]) -> email.message.Message:
@@ -96,8 +106,44 @@ def test_a_package_that_is_not_there_is_an_error():
         LICENCES.needed(["no-package-of-this-name"])
 
 
-def test_the_extras_for_users_are_listed():
-    """All others are for development."""
+def test_all_extras_are_for_users():
+    """The packages of development are in groups, which the metadata of a wheel do not have."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    development = {"browser", "coverage", "demo", "dev", "docs", "kubernetes", "packaging", "power", "readers"}
-    assert set(extras) == {*LICENCES.EXTRAS, *development}
+    assert set(extras) == set(LICENCES.EXTRAS)
+
+
+def test_the_description_links_to_the_repository_of_the_release():
+    """A package index shows README.md alone: its relative links led nowhere there."""
+    shown = HOOK.description(README, "https://example.org/lowtide", "v1.2.3")
+    assert links(README)
+    assert [link for link in links(shown) if not link.startswith("https://example.org/lowtide/")] == []
+    files = {link.removeprefix("https://example.org/lowtide/") for link in links(shown)}
+    assert {"blob/v1.2.3/docs/quick-start.md", "blob/v1.2.3/LICENSE", "raw/v1.2.3/docs/console-erase.gif"} <= files
+    expected = {
+        f"{'raw' if link.endswith('.gif') else 'blob'}/v1.2.3/{link}" if ":" not in link else link
+        for link in links(README)
+    }
+    assert files == expected
+
+
+def test_the_description_of_an_unknown_repository_has_no_dead_link():
+    """It says where the pages are instead."""
+    shown = HOOK.description(README, "", "HEAD")
+    assert links(shown) == []
+    assert "<img" not in shown
+    assert "the folder `docs`" in shown
+    for words in ("Is it for me? has the limits", "Quick start, examples, clusters"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("version", "commit"), [("1.2.3", "v1.2.3"), ("0.1.0.dev7+g1a2b3c4", "1a2b3c4"), ("0.1.0.dev0", "HEAD")]
+)
+def test_links_lead_to_the_commit_of_the_version(version: str, commit: str):
+    """The pages of another version may say something else."""
+    assert HOOK.commit_name(version) == commit
+    urls = HOOK.project_urls("https://example.org/lowtide", commit)
+    assert urls["Changelog"] == f"https://example.org/lowtide/blob/{commit}/CHANGELOG.md"
+    for file in ("docs/index.md", "CHANGELOG.md", "SECURITY.md"):
+        assert (ROOT / file).is_file()
+        assert any(url.endswith(file) for url in urls.values())
