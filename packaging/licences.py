@@ -54,7 +54,6 @@ STATED: Final = {
 
 OWN_LICENCE: Final = "Apache-2.0"
 VENDOR: Final = ROOT / "console" / "static" / "vendor"
-ETCD_API: Final = ROOT / "metadata" / "etcd_rpc.proto"
 
 PAGE: Final = """# Licences
 
@@ -83,6 +82,41 @@ class NeededPackage:
     version: str
     licence: str
     requires: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainedWork:
+    """A work of others that the wheel contains, as one file. `version` is None if only parts of it are there."""
+
+    ecosystem: str
+    namespace: str | None
+    name: str
+    version: str | None
+    licence: str
+    file: Path
+
+
+def contained() -> tuple[ContainedWork, ...]:
+    """Returns the works of others in the wheel."""
+    _, uplot_version = (VENDOR / "uplot.version").read_text(encoding="utf-8").splitlines()[0].split()
+    return (
+        ContainedWork(
+            ecosystem="npm",
+            namespace=None,
+            name="uplot",
+            version=uplot_version,
+            licence="MIT",
+            file=VENDOR / "uplot.js",
+        ),
+        ContainedWork(
+            ecosystem="golang",
+            namespace="go.etcd.io/etcd/api",
+            name="v3",
+            version=None,
+            licence="Apache-2.0",
+            file=ROOT / "metadata" / "etcd_rpc.proto",
+        ),
+    )
 
 
 def normalized(name: str) -> str:
@@ -173,8 +207,7 @@ def bill(version: str, time_s: int) -> str:
     ) -> Component:
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
         return Component(
-            name=url.name,
-            group=url.namespace,
+            name=f"{url.namespace}/{url.name}" if url.namespace else url.name,
             version=url.version,
             type=kind,
             purl=url,
@@ -190,18 +223,17 @@ def bill(version: str, time_s: int) -> str:
         each.name: component(PackageURL("pypi", None, each.name, each.version), each.licence)
         for each in packages.values()
     }
-    _, uplot_version = (VENDOR / "uplot.version").read_text(encoding="utf-8").splitlines()[0].split()
-    contained = [
-        component(PackageURL("npm", None, "uplot", uplot_version), "MIT", file=VENDOR / "uplot.js"),
-        component(PackageURL("golang", "go.etcd.io/etcd/api", "v3"), "Apache-2.0", file=ETCD_API),
+    works = [
+        component(PackageURL(each.ecosystem, each.namespace, each.name, each.version), each.licence, file=each.file)
+        for each in contained()
     ]
     made = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(lowtide.purl)),
         metadata=BomMetaData(component=lowtide, timestamp=datetime.fromtimestamp(time_s, UTC)),
-        components=[*components.values(), *contained],
+        components=[*components.values(), *works],
     )
     required = [components[normalized(Requirement(line).name)] for line in lines]
-    made.register_dependency(lowtide, [*required, *contained])
+    made.register_dependency(lowtide, [*required, *works])
     for each in packages.values():
         made.register_dependency(components[each.name], [components[name] for name in sorted(each.requires)])
     text = JsonV1Dot6(made).output_as_string(indent=2)

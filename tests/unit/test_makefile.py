@@ -42,7 +42,7 @@ def test_a_broker_needs_no_tools(tree: Path) -> None:
 
 @pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheels", "interop", "check"])
 def test_nothing_takes_the_command_away_from_a_broker_that_runs(tree: Path, target: str) -> None:
-    """pip removes an installation before it installs it again; later only packages of groups and extras are installed."""
+    """pip removes an installation before it installs it again; only packages of groups and extras follow later."""
     (tree / ".venv" / ".runs").touch()
     installs = [line for line in steps(tree, target) if "pip install" in line]
     assert installs

@@ -106,6 +106,18 @@ def test_a_package_that_is_not_there_is_an_error():
         LICENCES.needed(["no-package-of-this-name"])
 
 
+def test_works_of_others_in_the_wheel_are_known():
+    """The SBOM has them, the page of licences names them, and the wheel's licence expression covers them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    works = {each.name: each for each in LICENCES.contained()}
+    assert set(works) == {"uplot", "v3"}
+    assert {each.licence for each in works.values()} == set(project["license"].split(" AND "))
+    assert all(str(each.file.parent.relative_to(ROOT)) in LICENCES.PAGE for each in works.values())
+    vendored = {path for path in (ROOT / "console/static/vendor").iterdir() if path.suffix == ".LICENSE"}
+    assert vendored == {ROOT / each for each in project["license-files"]} - {ROOT / "LICENSE"}
+    assert works["uplot"].version.count(".") == 2
+
+
 def test_all_extras_are_for_users():
     """The packages of development are in groups, which the metadata of a wheel do not have."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
