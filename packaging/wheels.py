@@ -24,7 +24,6 @@ DIST: Final = ROOT / "dist"
 WORK: Final = ROOT / "build" / "release"
 PROCESSORS: Final = ("x86_64", "aarch64")
 GLIBC: Final = "2.17"
-ZIG: Final = ("-m", "ziglang", "cc")
 TIMEOUT_S: Final = 600
 
 USUAL_UMASK: Final = 0o022
@@ -64,11 +63,16 @@ def build_all(source: Path, into: Path, settings: dict[str, str], umask: int) ->
     run([*command, "sdist"], source, settings, umask)
     for processor in PROCESSORS:
         platform = {
-            "CC": shlex.join([sys.executable, *ZIG, "-target", f"{processor}-linux-gnu.{GLIBC}", "-s"]),
+            "CC": compiler(processor),
             "ZIG_GLOBAL_CACHE_DIR": str(into.with_suffix(".cache")),
             "LOWTIDE_PLATFORM": f"manylinux_{GLIBC}_{processor}",
         }
         run([*command, "wheel"], source, settings | platform, umask)
+
+
+def compiler(processor: str) -> str:
+    """Returns the command that compiles for a processor, quoted as a shell and `hatch_build.py` split it."""
+    return shlex.join([sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-gnu.{GLIBC}", "-s"])
 
 
 def check_platform(wheel: Path) -> None:
