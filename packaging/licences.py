@@ -60,7 +60,8 @@ PAGE: Final = """# Licences
 <!-- Written by `make licences`. -->
 
 Lowtide is under the Apache License 2.0. Its wheel contains two works of others: uPlot, which draws the console's charts
-(MIT, `console/static/vendor/`), and a part of the definition of etcd's API (Apache-2.0, `metadata/etcd_rpc.proto`).
+(MIT, `console/static/vendor/`), and a part of the definition of etcd's API (Apache-2.0, `metadata/etcd_rpc.proto`). So
+the wheel's metadata say `Apache-2.0 AND MIT`.
 
 pip installs the packages below beside it, with the extras that you choose. All have permissive licences except
 certifi, whose licence (MPL-2.0) applies to changes of its own files. A wheel of theirs may contain libraries in C with

@@ -122,11 +122,12 @@ def test_a_release_knows_its_repository(tmp_path: Path):
     assert f"({address}/blob/" in str(about.get_payload())
 
 
-def test_the_source_distribution_has_the_pages(source: Path):
-    """README.md in it links to them, and a packager installs them."""
+def test_the_source_distribution_has_what_a_packager_installs(source: Path):
+    """The pages to which README.md links, and what they tell operators to copy."""
     targets = re.findall(r"\]\((?!https:)([^)#]+)", (source / "README.md").read_text(encoding="utf-8"))
-    assert targets
-    assert [target for target in targets if not (source / target).exists()] == []
+    assert "docs/quick-start.md" in targets
+    copied = ("packaging/systemd/lowtide.service", "packaging/kubernetes/lowtide.yaml", "observability", "examples")
+    assert [target for target in (*targets, *copied) if not (source / target).exists()] == []
 
 
 def test_the_version_survives_the_source_distribution(wheel: Path):
