@@ -109,9 +109,20 @@ def test_a_package_that_is_not_there_is_an_error():
 def test_a_release_can_be_built_in_a_folder_with_a_space(monkeypatch: pytest.MonkeyPatch):
     """The compiler is a package of the environment there; the build failed with half of its path."""
     monkeypatch.setattr(sys, "executable", "/a folder/lowtide/.venv/bin/python")
-    monkeypatch.setenv("CC", module_of("wheels").compiler("aarch64"))
+    monkeypatch.setenv("CC", module_of("wheels").compiler("aarch64", Path("/a folder/headers")))
     assert HOOK.link_command()[:4] == ["/a folder/lowtide/.venv/bin/python", "-m", "ziglang", "cc"]
-    assert "aarch64-linux-gnu.2.17" in HOOK.link_command()
+    assert {"aarch64-linux-gnu.2.17", "-I/a folder/headers"} <= set(HOOK.link_command())
+
+
+def test_a_release_can_be_built_with_the_python_of_debian(tmp_path: Path):
+    """Its headers include pyconfig.h by the name of the processor, from a folder that the compiler does not search."""
+    file = tmp_path / "include/x86_64-linux-gnu/python3.11/pyconfig.h"
+    file.parent.mkdir(parents=True)
+    file.write_text("#define SIZEOF_LONG 8")
+    module_of("wheels").copy_configuration(tmp_path / "include/python3.11", tmp_path / "headers")
+    for processor in ("x86_64", "aarch64"):
+        copied = tmp_path / f"headers/{processor}-linux-gnu/python3.11/pyconfig.h"
+        assert copied.read_text() == "#define SIZEOF_LONG 8"
 
 
 def test_works_of_others_in_the_wheel_are_known():
