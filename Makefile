@@ -31,38 +31,38 @@ $(RUNS): pyproject.toml constraints.txt hatch_build.py $(wildcard protocol/nativ
 	@$(BIN)/python -c 'from lowtide.protocol.native import why_plain; why_plain() and print("no compiler: Python walks over records, more slowly; with gcc and Python'"'"'s headers (Debian: gcc python3-dev), make clean and install again")'
 	@touch $@
 
-# $(call extra,names): the packages of extras of pyproject.toml, without Lowtide.
-define extra
-	@$(BIN)/python -c 'import pathlib, sys, tomllib; extras = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]["optional-dependencies"]; print(*(each for name in sys.argv[1:] for each in extras[name]), sep="\n")' $(1) > $@-packages.txt
+# $(call packages,names): the packages of extras and groups of pyproject.toml, without Lowtide.
+define packages
+	@$(BIN)/python -c 'import pathlib, sys, tomllib; file = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); named = file["project"]["optional-dependencies"] | file["dependency-groups"]; print(*(each for name in sys.argv[1:] for each in named[name]), sep="\n")' $(1) > $@-packages.txt
 	@$(PIP) --requirement $@-packages.txt
 	@touch $@
 endef
 
 $(INSTALLED): $(RUNS)
 	@echo "installing what builds and tests Lowtide into $(VENV)"
-	$(call extra,dev demo etcd)
+	$(call packages,dev demo etcd)
 
 $(INSTALLED)-pipeline: $(INSTALLED)
 	@echo "installing PySpark and PyIceberg into $(VENV)"
-	$(call extra,pipeline table readers)
+	$(call packages,pipeline table readers)
 
 $(INSTALLED)-browser: $(INSTALLED)
-	$(call extra,browser)
+	$(call packages,browser)
 
 $(INSTALLED)-kubernetes: $(INSTALLED)
-	$(call extra,kubernetes)
+	$(call packages,kubernetes)
 
 $(INSTALLED)-power: $(INSTALLED)
-	$(call extra,power)
+	$(call packages,power)
 
 $(INSTALLED)-coverage: $(INSTALLED)
-	$(call extra,coverage)
+	$(call packages,coverage)
 
 $(INSTALLED)-docs: $(INSTALLED)
-	$(call extra,docs)
+	$(call packages,docs)
 
 $(INSTALLED)-packaging: $(INSTALLED)
-	$(call extra,packaging)
+	$(call packages,packaging)
 
 run: $(RUNS) ## start a broker on 127.0.0.1:9092, with its data in ./data; PROCESSES=4 starts four (docs/processes.md)
 	@exec $(BIN)/lowtide serve --processes $(PROCESSES) --set listeners=PLAINTEXT://$(ADDRESS)

@@ -1,4 +1,4 @@
-"""Packages Lowtide: compiles the module and determines the version.
+"""Packages Lowtide: compiles the module, determines the version, and writes the description for package indexes.
 
 `protocol/native/` is compiled when Lowtide is installed or its wheel is built. Without a C compiler (`CC`, or the one
 that built this Python) or Python's headers, the build warns, and Lowtide uses the plain Python form, which is slower
@@ -13,6 +13,10 @@ module is compiled into a temporary folder, and pip copies it into the environme
 The version comes from git: the tag `v1.2.3` gives 1.2.3; three commits after it the version is 1.2.4.dev3+g1a2b3c4, and
 without a tag `NEXT_VERSION`.dev3+g1a2b3c4. A source distribution has its version in PKG-INFO. Without both it is
 `NEXT_VERSION`.dev0.
+
+The description is README.md. An index shows it without the repository's other files, so links to files become links to
+the repository that `LOWTIDE_REPOSITORY` names (`https://github.com/OWNER/lowtide`), at the commit of the version.
+Without it they become plain text. A source distribution has the description in PKG-INFO.
 
 The same sources, compiler and headers give the same bytes, in whichever folder they are built. `make wheels` checks it.
 """
@@ -31,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 MODULE = "_lowtide_walk.abi3.so"
 """The path of the module in a wheel and an environment. An editable installation is a wheel too."""
@@ -51,6 +56,16 @@ NEXT_VERSION = "0.1.0"
 """The version of the next release while no commit has a tag."""
 
 GIT_TIMEOUT_S = 30
+
+REPOSITORY = "LOWTIDE_REPOSITORY"
+
+PICTURE = re.compile(r"\[<img src=\"(?P<file>[^\"]+)\"(?P<rest>[^>]*)>\]\((?P<target>[^)]+)\)\n*")
+"""A picture with a link to a page, as README.md has it."""
+
+LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?!https?:|#)(?P<target>[^)]+)\)")
+"""A link to a file of the repository."""
+
+WHERE_THE_PAGES_ARE = "\nThe pages that this text names are in the source distribution, in the folder `docs`.\n"
 
 
 class CompiledWalkHook(BuildHookInterface):
@@ -81,6 +96,47 @@ class CompiledWalkHook(BuildHookInterface):
         """Runs after hatchling has written the wheel."""
         if self.folder is not None:
             self.folder.cleanup()
+
+
+class DescriptionHook(MetadataHookInterface):
+    """Sets the description and the addresses of the project."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Runs before any metadata are written. What PKG-INFO has set stays as it is."""
+        if "readme" in metadata:
+            metadata.setdefault("urls", {})
+            return
+        repository = os.environ.get(REPOSITORY, "").rstrip("/")
+        readme = Path(self.root, "README.md").read_text(encoding="utf-8")
+        commit = commit_name(metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": description(readme, repository, commit)}
+        metadata["urls"] = project_urls(repository, commit) if repository else {}
+
+
+def commit_name(version: str) -> str:
+    """Returns a name that git has for the commit of a version: its tag, or the commit's hash."""
+    commit = version.partition("+g")[2]
+    return commit or ("HEAD" if ".dev" in version else f"v{version}")
+
+
+def description(readme: str, repository: str, commit: str) -> str:
+    """Returns the text of README.md without relative links. If `repository` is empty, nothing is linked or shown."""
+    if not repository:
+        return LINK.sub(r"\g<text>", PICTURE.sub("", readme)) + WHERE_THE_PAGES_ARE
+    files = f"{repository}/blob/{commit}"
+    shown = PICTURE.sub(rf'[<img src="{repository}/raw/{commit}/\g<file>"\g<rest>>]({files}/\g<target>)\n\n', readme)
+    return LINK.sub(rf"[\g<text>]({files}/\g<target>)", shown)
+
+
+def project_urls(repository: str, commit: str) -> dict[str, str]:
+    """Returns the addresses that an index lists beside the description."""
+    return {
+        "Source": repository,
+        "Documentation": f"{repository}/blob/{commit}/docs/index.md",
+        "Changelog": f"{repository}/blob/{commit}/CHANGELOG.md",
+        "Security": f"{repository}/blob/{commit}/SECURITY.md",
+        "Issues": f"{repository}/issues",
+    }
 
 
 def wheel_tag() -> str:

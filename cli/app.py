@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
@@ -112,6 +112,12 @@ def _passed_on(name: str) -> typer.Typer:
     return app
 
 
+def _options(
+    *, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False
+) -> None:
+    """Lists `--version` in the help; `main` answers it without Typer."""
+
+
 def run(words: Sequence[str]) -> int:
     """Parses and runs a command line; returns the exit code."""
     if (
@@ -124,7 +130,7 @@ def run(words: Sequence[str]) -> int:
         pretty_exceptions_enable=False,
         help="Runs brokers of Lowtide, and administers clusters that speak Kafka's protocol.",
     )
-    app.callback()(lambda: None)
+    app.callback()(_options)
     command: Any = get_command(app)
     return ended(lambda: command.main(args=list(words), prog_name="lowtide", standalone_mode=False))
 

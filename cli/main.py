@@ -56,6 +56,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 2
     if COMPLETE in environment():
         return _parsed([])
+    if words[:1] == ["help"] and words[1:]:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("help", "--help", "-h"):
         code = _parsed(["--help"])
         return code if words else 2

@@ -9,8 +9,8 @@ At the end the topic must be empty, the table must have its 60,142 rows, and eac
 same file; any difference ends the run with a message and exit code 1. A picture shows the bytes on the disk and the low
 watermark over time.
 
-Run: `python demo/pipeline.py [picture.png]`, with Java 17 or newer, in an environment with `lowtide[pipeline,demo]`. It
-takes a few minutes, most of it the year itself, and 300 MB of temporary space.
+Run: `python demo/pipeline.py [picture.png]`, with Java 17 or newer, in an environment with `lowtide[pipeline]` and the
+group `demo` of pyproject.toml. It takes a few minutes, most of it the year itself, and 300 MB of temporary space.
 """
 
 from __future__ import annotations

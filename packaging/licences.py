@@ -5,11 +5,13 @@
 
 Both follow the requirements of pyproject.toml through the packages that are installed here, with the versions of
 constraints.txt. A licence that is not allowed, or that a package does not name, is an error. The bill has what the
-wheel requires without extras. The same sources and packages give the same bytes.
+wheel requires without extras, and the works of others that it contains. It has no hashes of packages, because pip
+chooses one of the files of a version. The same sources and packages give the same bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import tomllib
@@ -50,12 +52,16 @@ STATED: Final = {
 }
 """Licences that the metadata of a package do not name exactly; from its licence files."""
 
+OWN_LICENCE: Final = "Apache-2.0"
+VENDOR: Final = ROOT / "console" / "static" / "vendor"
+
 PAGE: Final = """# Licences
 
 <!-- Written by `make licences`. -->
 
 Lowtide is under the Apache License 2.0. Its wheel contains two works of others: uPlot, which draws the console's charts
-(MIT, `console/static/vendor/`), and a part of the definition of etcd's API (Apache-2.0, `metadata/etcd_rpc.proto`).
+(MIT, `console/static/vendor/`), and a part of the definition of etcd's API (Apache-2.0, `metadata/etcd_rpc.proto`). So
+the wheel's metadata say `Apache-2.0 AND MIT`.
 
 pip installs the packages below beside it, with the extras that you choose. All have permissive licences except
 certifi, whose licence (MPL-2.0) applies to changes of its own files. A wheel of theirs may contain libraries in C with
@@ -77,6 +83,41 @@ class NeededPackage:
     version: str
     licence: str
     requires: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainedWork:
+    """A work of others that the wheel contains, as one file. `version` is None if only parts of it are there."""
+
+    ecosystem: str
+    namespace: str | None
+    name: str
+    version: str | None
+    licence: str
+    file: Path
+
+
+def contained() -> tuple[ContainedWork, ...]:
+    """Returns the works of others in the wheel."""
+    _, uplot_version = (VENDOR / "uplot.version").read_text(encoding="utf-8").splitlines()[0].split()
+    return (
+        ContainedWork(
+            ecosystem="npm",
+            namespace=None,
+            name="uplot",
+            version=uplot_version,
+            licence="MIT",
+            file=VENDOR / "uplot.js",
+        ),
+        ContainedWork(
+            ecosystem="golang",
+            namespace="go.etcd.io/etcd/api",
+            name="v3",
+            version=None,
+            licence="Apache-2.0",
+            file=ROOT / "metadata" / "etcd_rpc.proto",
+        ),
+    )
 
 
 def normalized(name: str) -> str:
@@ -153,6 +194,7 @@ def page() -> str:
 def bill(version: str, time_s: int) -> str:
     """Returns the SBOM of a release, as CycloneDX in JSON. `time_s` is its commit's."""
     # Only a release needs these packages.
+    from cyclonedx.model import HashAlgorithm, HashType  # noqa: PLC0415
     from cyclonedx.model.bom import Bom, BomMetaData  # noqa: PLC0415
     from cyclonedx.model.component import Component, ComponentType  # noqa: PLC0415
     from cyclonedx.model.license import LicenseExpression  # noqa: PLC0415
@@ -161,24 +203,38 @@ def bill(version: str, time_s: int) -> str:
     from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
     from packageurl import PackageURL  # noqa: PLC0415
 
-    def component(name: str, version: str, licence: str, kind: ComponentType) -> Component:
-        url = PackageURL("pypi", None, name, version)
+    def component(
+        url: PackageURL, licence: str, kind: ComponentType = ComponentType.LIBRARY, file: Path | None = None
+    ) -> Component:
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file else None
         return Component(
-            name=name, version=version, type=kind, purl=url, bom_ref=str(url), licenses=[LicenseExpression(licence)]
+            name=f"{url.namespace}/{url.name}" if url.namespace else url.name,
+            version=url.version,
+            type=kind,
+            purl=url,
+            bom_ref=str(url),
+            licenses=[LicenseExpression(licence)],
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)] if sha256 else (),
         )
 
     lines = requirements()["Lowtide"]
     packages = needed(lines)
-    lowtide = component("lowtide", version, "Apache-2.0", ComponentType.APPLICATION)
+    lowtide = component(PackageURL("pypi", None, "lowtide", version), OWN_LICENCE, ComponentType.APPLICATION)
     components = {
-        each.name: component(each.name, each.version, each.licence, ComponentType.LIBRARY) for each in packages.values()
+        each.name: component(PackageURL("pypi", None, each.name, each.version), each.licence)
+        for each in packages.values()
     }
+    works = [
+        component(PackageURL(each.ecosystem, each.namespace, each.name, each.version), each.licence, file=each.file)
+        for each in contained()
+    ]
     made = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(lowtide.purl)),
         metadata=BomMetaData(component=lowtide, timestamp=datetime.fromtimestamp(time_s, UTC)),
-        components=components.values(),
+        components=[*components.values(), *works],
     )
-    made.register_dependency(lowtide, [components[normalized(Requirement(line).name)] for line in lines])
+    required = [components[normalized(Requirement(line).name)] for line in lines]
+    made.register_dependency(lowtide, [*required, *works])
     for each in packages.values():
         made.register_dependency(components[each.name], [components[name] for name in sorted(each.requires)])
     text = JsonV1Dot6(made).output_as_string(indent=2)

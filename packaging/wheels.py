@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
+import sysconfig
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ TIMEOUT_S: Final = 600
 
 USUAL_UMASK: Final = 0o022
 OTHER_UMASK: Final = 0o077
-OTHER_SETTINGS: Final = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+OTHER_SETTINGS: Final = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7", "LOWTIDE_REPOSITORY": ""}
 
 
 def main() -> None:
@@ -35,12 +36,13 @@ def main() -> None:
     for folder in (DIST, WORK):
         shutil.rmtree(folder, ignore_errors=True)
     WORK.mkdir(parents=True)
+    copy_configuration(Path(sysconfig.get_path("include")), WORK / "headers")
     settings = {"SOURCE_DATE_EPOCH": commit_time(), "LOWTIDE_PURE": "0"}
     build_all(ROOT, WORK / "first", settings, USUAL_UMASK)
     [source] = (WORK / "first").glob("*.tar.gz")
-    with tarfile.open(source) as archive:
-        archive.extractall(WORK / "elsewhere", filter="data")
-    [tree] = (WORK / "elsewhere").iterdir()
+    tree = WORK / "elsewhere" / source.name.removesuffix(".tar.gz")
+    tree.parent.mkdir()
+    run(["tar", "-xzf", str(source)], tree.parent, {}, USUAL_UMASK)
     build_all(tree, WORK / "second", settings | OTHER_SETTINGS | {"HOME": str(WORK / "elsewhere")}, OTHER_UMASK)
     first, second = (checksums(WORK / each) for each in ("first", "second"))
     if first != second:
@@ -62,11 +64,30 @@ def build_all(source: Path, into: Path, settings: dict[str, str], umask: int) ->
     run([*command, "sdist"], source, settings, umask)
     for processor in PROCESSORS:
         platform = {
-            "CC": f"{sys.executable} -m ziglang cc -target {processor}-linux-gnu.{GLIBC} -s",
+            "CC": compiler(processor, WORK / "headers"),
             "ZIG_GLOBAL_CACHE_DIR": str(into.with_suffix(".cache")),
             "LOWTIDE_PLATFORM": f"manylinux_{GLIBC}_{processor}",
         }
         run([*command, "wheel"], source, settings | platform, umask)
+
+
+def compiler(processor: str, headers: Path) -> str:
+    """Returns the command that compiles for a processor, quoted as a shell and `hatch_build.py` split it."""
+    target = ("-target", f"{processor}-linux-gnu.{GLIBC}", f"-I{headers}")
+    return shlex.join([sys.executable, "-m", "ziglang", "cc", *target, "-s"])
+
+
+def copy_configuration(include: Path, headers: Path) -> None:
+    """Copies Debian's pyconfig.h to where its Python.h includes it, for each processor. Elsewhere there is none.
+
+    Debian has it in a folder of the machine's own processor, beside the headers of its C library, which must not be
+    used. The module uses what is equal for both processors: sizes of types, and the order of bytes.
+    """
+    for file in include.parent.glob(f"*-linux-gnu/{include.name}/pyconfig.h"):
+        for processor in PROCESSORS:
+            folder = headers / f"{processor}-linux-gnu" / include.name
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, folder)
 
 
 def check_platform(wheel: Path) -> None:

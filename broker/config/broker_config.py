@@ -155,7 +155,7 @@ def broker_key(name: str) -> ConfigKey:
             )
     if name.startswith(FREE_PREFIXES):
         return ConfigKey(name, Type.STRING, None, None, "A setting of a plug-in.", enforced=False)
-    raise ConfigError(f"{name} is not a broker configuration key: docs/configuration.md lists all keys{_similar(name)}")
+    raise ConfigError(f"{name} is not a broker configuration key: `lowtide keys` prints all keys{_similar(name)}")
 
 
 def balance_rules(config: BrokerConfig) -> BalanceRules | None:

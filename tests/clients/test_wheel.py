@@ -6,13 +6,13 @@ Building leaves the tree as it was: another environment may have it installed as
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -37,20 +37,31 @@ def build(target: str, *, source: Path, into: Path, umask: int = 0o022, **variab
     return built
 
 
+def unpacked(archive: Path, into: Path) -> Path:
+    """Python 3.11.2, which Debian 12 has, knows no filters of `tarfile`, and later versions warn without one."""
+    into.mkdir()
+    subprocess.run(["tar", "-xzf", archive], cwd=into, check=True)
+    [tree] = into.iterdir()
+    return tree
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
     folder = tmp_path_factory.mktemp("source")
-    with tarfile.open(build("sdist", source=ROOT, into=folder / "sdist")) as archive:
-        archive.extractall(folder / "tree", filter="data")
-    [tree] = (folder / "tree").iterdir()
-    return tree
+    return unpacked(build("sdist", source=ROOT, into=folder / "sdist"), folder / "tree")
 
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel that was built from the source distribution, as with `make wheels`."""
     return build("wheel", source=source, into=tmp_path_factory.mktemp("wheel"))
+
+
+def file_of(wheel: Path, name: str) -> bytes:
+    """The content of a file of its `.dist-info` folder."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(next(each for each in archive.namelist() if each.endswith(f".dist-info/{name}")))
 
 
 def files_of(tree: Path) -> dict[Path, bytes]:
@@ -81,8 +92,44 @@ def test_a_wheel_has_the_package_and_no_simulator(wheel: Path):
     linked = {path.name for path in (ROOT / "src/lowtide").iterdir() if path.is_symlink()}
     assert folders == linked - NOT_IN_A_WHEEL
     assert "pyspark_lowtide.py" in names
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert {name.partition("/licenses/")[2] for name in names} == {"", "LICENSE", "console/static/vendor/uplot.LICENSE"}
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_the_metadata_are_those_of_a_package_for_users(wheel: Path):
+    """No extra of development, and nothing that leads nowhere. Tools for uploads refuse metadata later than 2.4."""
+    about = email.message_from_bytes(file_of(wheel, "METADATA"))
+    assert about["Metadata-Version"] == "2.4"
+    assert about.get_all("Provides-Extra") == ["etcd", "pipeline", "table"]
+    assert about["License-Expression"] == "Apache-2.0 AND MIT"
+    assert about["Project-URL"] is None
+    assert re.findall(r"\]\((?!https:)", str(about.get_payload())) == []
+    assert file_of(wheel, "entry_points.txt").decode().split() == [
+        *("[console_scripts]", "lowtide", "=", "lowtide.cli.main:main"),
+        *("lowtide-delete-records", "=", "lowtide.cli.main:delete_records"),
+        *("lowtide-spark-python", "=", "lowtide.pipeline.spark_python:main"),
+        *("[pytest11]", "lowtide", "=", "lowtide.testing.plugin"),
+    ]
+
+
+def test_a_release_knows_its_repository(tmp_path: Path):
+    """Also if it is built again from the source distribution, by somebody who does not name the repository."""
+    address = "https://example.org/lowtide"
+    packed = build("sdist", source=ROOT, into=tmp_path / "sdist", LOWTIDE_REPOSITORY=f"{address}/")
+    tree = unpacked(packed, tmp_path / "tree")
+    again = build("sdist", source=tree, into=tmp_path / "again", LOWTIDE_REPOSITORY="")
+    assert again.read_bytes() == packed.read_bytes()
+    about = email.message_from_bytes((tree / "PKG-INFO").read_bytes())
+    assert f"Source, {address}" in about.get_all("Project-URL", [])
+    assert f"({address}/blob/" in str(about.get_payload())
+
+
+def test_the_source_distribution_has_what_a_packager_installs(source: Path):
+    """The pages to which README.md links, and what they tell operators to copy."""
+    targets = re.findall(r"\]\((?!https:)([^)#]+)", (source / "README.md").read_text(encoding="utf-8"))
+    assert "docs/quick-start.md" in targets
+    copied = ("packaging/systemd/lowtide.service", "packaging/kubernetes/lowtide.yaml", "observability", "examples")
+    assert [target for target in (*targets, *copied) if not (source / target).exists()] == []
 
 
 def test_the_version_survives_the_source_distribution(wheel: Path):

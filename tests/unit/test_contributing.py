@@ -70,6 +70,29 @@ def test_a_workflow_runs_nothing_that_others_can_change(path: Path):
     assert path.name == "release.yml" or not any("permissions" in job for job in jobs)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").iterdir()), ids=lambda path: path.name)
+def test_a_workflow_is_read_by_every_checker(path: Path):
+    """Many versions of actionlint refuse aliases of YAML; each job has a name in the list of checks."""
+    text = path.read_text(encoding="utf-8")
+    assert [event for event in yaml.parse(text) if isinstance(event, yaml.AliasEvent)] == []
+    jobs = yaml.safe_load(text)["jobs"]
+    assert [job for job in jobs if "name" not in jobs[job] and "uses" not in jobs[job]] == []
+    assert [job for job in jobs if "timeout-minutes" not in jobs[job] and "uses" not in jobs[job]] == []
+
+
+def test_actions_are_updated():
+    """They are named by commit, so no fix of theirs arrives by itself."""
+    [update] = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text(encoding="utf-8"))["updates"]
+    assert (update["package-ecosystem"], update["directory"]) == ("github-actions", "/")
+
+
+def test_the_release_is_built_with_its_address():
+    """Otherwise the description on the index has no links."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    [step] = [step for step in jobs["wheels"]["steps"] if step.get("run") == "make wheels"]
+    assert step["env"] == {"LOWTIDE_REPOSITORY": "${{ github.server_url }}/${{ github.repository }}"}
+
+
 def test_the_hooks_fetch_nothing():
     """They are local commands, so a commit needs no network."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]

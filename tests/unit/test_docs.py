@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -84,28 +85,34 @@ def test_every_api_has_a_handler():
     assert names == set(served())
 
 
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """Where links into a page can lead."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @each("page", PAGES)
 def test_links_lead_somewhere(page: Path):
-    """When a file moves, its links must change."""
-    text = page.read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    }
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    """When a file moves or a heading changes, links to it must change. mkdocs sees no page outside docs/."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("http"):
             continue
         name, _, anchor = target.partition("#")
-        assert (page.parent / name).exists() if name else anchor in headings, target
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
 
 
 def test_files_that_pages_name_exist():
-    """`storage/log/log.py` in a page is a file."""
+    """`storage/log/log.py` in a page is a file; so are programs and tests in commands."""
     for page in PAGES:
         for name in re.findall(
             r"`((?:admin|broker|cli|console|docs|examples|metadata|pipeline|protocol|replication|runtime|simulation|storage|testing|tests|verification|demo)/[\w/]+\.\w+)`",
             page.read_text(),
         ):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+        for name in re.findall(r"(?<![\w/.-])(?:tests|bench|demo|examples|packaging)/[\w./-]*\.py", page.read_text()):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 

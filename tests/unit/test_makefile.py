@@ -42,17 +42,17 @@ def test_a_broker_needs_no_tools(tree: Path) -> None:
 
 @pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheels", "interop", "check"])
 def test_nothing_takes_the_command_away_from_a_broker_that_runs(tree: Path, target: str) -> None:
-    """pip removes an installation before it installs it again; only the packages of extras are installed later."""
+    """pip removes an installation before it installs it again; only packages of groups and extras follow later."""
     (tree / ".venv" / ".runs").touch()
     installs = [line for line in steps(tree, target) if "pip install" in line]
     assert installs
     assert not [line for line in installs if "--editable" in line or not line.endswith("-packages.txt")]
 
 
-def test_the_packages_of_an_extra_are_those_of_the_project(tree: Path) -> None:
+def test_the_packages_of_groups_and_extras_are_those_of_the_project(tree: Path) -> None:
     """The line that lists them is executed; `.[pipeline]` would have installed the same."""
     (tree / ".venv" / ".runs").touch()
-    (line,) = [line for line in steps(tree, ".venv/.installed") if "optional-dependencies" in line]
+    (line,) = [line for line in steps(tree, ".venv/.installed") if "dependency-groups" in line]
     subprocess.run(line, shell=True, cwd=tree, timeout=60, check=True)
     names = {
         re.split(r"[<>=]", each)[0] for each in (tree / ".venv" / ".installed-packages.txt").read_text().splitlines()

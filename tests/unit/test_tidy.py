@@ -7,6 +7,7 @@ import functools
 import re
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -273,10 +274,16 @@ def imported_packages(paths: list[Path]) -> set[str]:
     }
 
 
-def required_packages(*extras: str) -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
-    return {re.split(r"[<>=\[ ]", line)[0] for line in lines}
+def listed_packages() -> dict[str, list[str]]:
+    """The lines of pyproject.toml by extra and group; those of Lowtide itself have no name."""
+    file = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = file["project"]
+    return {"": project["dependencies"], **project["optional-dependencies"], **file["dependency-groups"]}
+
+
+def required_packages(*names: str) -> set[str]:
+    listed = listed_packages()
+    return {re.split(r"[<>=\[ ]", line)[0] for name in ("", *names) for line in listed[name]}
 
 
 def test_every_package_that_is_imported_is_a_dependency():
@@ -300,7 +307,7 @@ def test_the_packages_of_etcd_are_imported_only_for_etcd():
     assert all(path.stem.startswith("etcd") for path in users if path not in in_tables)
 
 
-def test_every_package_that_tests_import_is_in_an_extra():
+def test_every_package_that_tests_import_is_in_a_group_or_an_extra():
     """Otherwise tests run only in this environment. construct-typing has types and no module to import."""
     assert (
         imported_packages(OTHERS) - required_packages("dev", "demo", "pipeline", "table", "readers", "browser", "power")
@@ -313,11 +320,7 @@ def test_every_pinned_package_is_pinned_exactly():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][\w.]*", line) for line in lines)
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for line in [
-        *project["dependencies"],
-        *(line for extra in project["optional-dependencies"].values() for line in extra),
-    ]:
+    for line in chain(*listed_packages().values()):
         assert re.split(r"[<>=\[ ]", line)[0].lower() in pinned, line
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,37 @@ def test_help_names_every_command(words, capsys):
     text = capsys.readouterr().out
     assert set(re.findall(r"^│ ([a-z][a-z-]+)  ", text, re.MULTILINE)) == set(ENTRIES)
     assert {"serve", "dev", "keys", "topics", "dump-log", "repair-log-start", "version", "help"} <= set(ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["help", "topics"], "Usage: lowtide topics "),
+        (["help", "records", "delete"], "Usage: lowtide records delete "),
+        (["help", "serve"], "usage: lowtide serve "),
+        (["help", "help"], "Usage: lowtide "),
+    ],
+)
+def test_help_of_a_command_is_its_own(words, usage, capsys):
+    """As git and docker have it; only the list of all commands came once."""
+    with suppress(SystemExit):  # argparse exits after help.
+        assert main(words) == 0
+    assert usage in capsys.readouterr().out
+
+
+def test_help_names_the_version_option(capsys):
+    """It is the first thing that a bug report asks for."""
+    main(["--help"])
+    assert re.search(r"^│ --version  ", capsys.readouterr().out, re.MULTILINE)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_python_runs_the_package(tmp_path):
+    """`python -m lowtide` names the Python that is meant, where `lowtide` is not on the PATH."""
+    command = [sys.executable, "-m", "lowtide", "version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{__version__}\n", "")
 
 
 def test_no_command_is_an_error_and_prints_help(capsys):
