@@ -171,12 +171,15 @@ async def erase_records(  # noqa: PLR0913  options, each by its name
     The ledger gets a commitment to what is searched for, made with the nonce in the result. With `topic_ids`, by
     default those at the call's beginning, topics that were created again under the same name are refused.
 
-    Errors: ValueError as for `find_records`, and for `standing` without keys; those of `begin_standing`. Per partition:
+    Errors: ValueError as for `find_records`, for `standing` without keys or time, and for an id of zeros only; those of
+    `begin_standing`. Per partition:
     BrokerAnsweredError, such as POLICY_VIOLATION for more than 100,000 records; DeadlineExceededError, after which the
     erasure may still happen.
     """
     query = checked_query(partitions, keys, header, offsets)
     _check_options(query, standing, force=force, dry_run=dry_run)
+    if erasure_id is not None and not erasure_id.int:
+        raise ValueError("an erasure can't have the id of zeros only")
     check_topic_ids(topic_ids or {})
     call = client.call(timeout)
     if not partitions:
@@ -230,6 +233,8 @@ def _check_options(query: RecordQuery, standing: StandingTerms | None, *, force:
         raise ValueError("force is for offsets")
     if standing is not None and (dry_run or not query.keys):
         raise ValueError("only an erasure by key can stand")
+    if standing is not None and standing.lasts_ms <= 0:
+        raise ValueError(f"an erasure can't stand for {standing.lasts_ms} ms")
 
 
 def _random_id(call: AdminCall) -> UUID:

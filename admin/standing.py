@@ -65,8 +65,10 @@ async def end_standing_erasure(client: AdminClientBase, erasure_id: UUID, *, tim
     """Ends a standing erasure before its time. What it has erased stays erased.
 
     Needs DELETE on its topics, and ALTER on the cluster if it has patterns. Errors: BrokerAnsweredError, such as
-    RESOURCE_NOT_FOUND if there is none with this id.
+    RESOURCE_NOT_FOUND if there is none with this id; ValueError for the id of zeros only, which no erasure has.
     """
+    if not erasure_id.int:
+        raise ValueError("no erasure has the id of zeros only")
     await _single(client.call(timeout), AlterStandingErasuresRequest(erasure_id=erasure_id.bytes, lasts_ms=0))
 
 

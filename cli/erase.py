@@ -30,6 +30,7 @@ from lowtide.cli.erase_table import (
 )
 from lowtide.cli.find import (
     SelectorOptions,
+    check_erasure_id,
     check_selectors,
     named_partitions,
     search_progress,
@@ -129,6 +130,7 @@ async def erase(
     )
     terms = _standing_of(standing, texts, patterns)
     _check_combination(terms, has_keys=query is not None and bool(query.keys) and not dry_run, tombstone=tombstone)
+    check_erasure_id(erasure_id)
     if force and not by_offset:
         raise misused("--force needs --offsets.")
     if only_table and (tombstone or terms is not None or force):
@@ -231,7 +233,10 @@ def _standing_of(standing: str | None, texts: Sequence[str], patterns: Sequence[
         return None
     if any(":" in text for text in texts):
         raise misused("--standing covers whole topics: give them without partitions.")
-    return StandingTerms(lasts_ms=duration_ms_of(standing), topics=sorted(set(texts)), patterns=sorted(set(patterns)))
+    lasts_ms = duration_ms_of(standing)
+    if not lasts_ms:
+        raise misused("--standing must be longer than 0; lowtide erasures standing end ends an erasure.")
+    return StandingTerms(lasts_ms=lasts_ms, topics=sorted(set(texts)), patterns=sorted(set(patterns)))
 
 
 async def _erased(

@@ -19,7 +19,7 @@ from lowtide.admin.receipts.signing_keys import PUBLIC_SUFFIX, SigningKeyError, 
 from lowtide.admin.receipts.statement import PartitionStatement, rfc3339
 from lowtide.cli.call import Call, NetworkCall, local, network
 from lowtide.cli.erase_table import TableReachOptions, table_statements
-from lowtide.cli.find import KeyFormat, selector_of
+from lowtide.cli.find import KeyFormat, check_erasure_id, selector_of
 from lowtide.cli.ledger_reading import entries_of, read_export, read_ledger
 from lowtide.cli.outcome import CommandError, ExitCode, misused
 from lowtide.cli.printing import Output, print_json, printable
@@ -291,6 +291,7 @@ async def list_standing(call: NetworkCall) -> ExitCode:
 @network
 async def end_standing(call: NetworkCall, erasure_id: ErasureId) -> ExitCode:
     """End a standing erasure before its time. What it has erased stays erased. Needs DELETE on its topics."""
+    check_erasure_id(erasure_id)
     await call.client.end_standing_erasure(erasure_id)
     call.show({"erasure_id": str(erasure_id), "ended": True}, ("erasure",), [(str(erasure_id),)])
     return ExitCode.DONE

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 
@@ -89,6 +90,12 @@ def selector_of(keys: Sequence[str], keys_from: str | None, header: str | None, 
         raise misused(f"{given}: {error}.") from None
 
 
+def check_erasure_id(erasure_id: UUID | None) -> None:
+    """Errors: CommandError for the id that means none: the ledger would have no confirmation of such an erasure."""
+    if erasure_id is not None and not erasure_id.int:
+        raise misused("an erasure can't have the id of zeros only.")
+
+
 def _lines(path: str) -> list[tuple[int, str]]:
     """Returns the lines of a file, or of standard input for `-`, with their numbers, without empty ones."""
     what = "standard input" if path == "-" else path
@@ -99,7 +106,7 @@ def _lines(path: str) -> list[tuple[int, str]]:
     if len(content) > _FILE_BYTES_MAX:
         raise misused(f"--keys-from: {what} has more than {_FILE_BYTES_MAX} bytes.")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # Editors put a byte order mark before the first key.
     except UnicodeDecodeError:
         raise misused(f"--keys-from: {what} is not UTF-8: give such keys with --key-format hex or base64.") from None
     lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]

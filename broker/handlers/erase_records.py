@@ -107,7 +107,7 @@ class EraseRecordsHandler:
                 elif isinstance(found, ErrorCode):
                     row.error_code = found
                 else:
-                    whole = _whole(goal, found.log)
+                    whole = _whole(goal, found.log, bytes(request.erasure_id))
                     begun.append((row, found.log, whole))
                     erasing.begin(row, partial(self._broker.replicas.log_manager.erase, found.log, whole))
         deadline = asyncio.get_running_loop().time() + min(max(request.timeout_ms, 0), WAIT_MAX_MS) / 1000
@@ -127,10 +127,11 @@ class EraseRecordsHandler:
     def _allowed(self, request: EraseRecordsRequest, context: RequestContext) -> frozenset[str]:
         """Returns the topics whose records the client may erase.
 
-        A broker may ask for what erasures name, which are committed, but not for records below an offset.
+        A broker may ask for what erasures name, which are committed, and then also for what is below the log start. It
+        may not ask for the latter alone.
         """
         authorizer, names = self._broker.authorizer, frozenset(topic.name for topic in request.topics)
-        if all(row.offset == 0 and row.erasures_end > 0 for topic in request.topics for row in topic.partitions) and (
+        if all(row.erasures_end > 0 for topic in request.topics for row in topic.partitions) and (
             authorizer.authorize(context, Operation.CLUSTER_ACTION, CLUSTER)
         ):
             return names
@@ -178,11 +179,17 @@ class EraseRecordsHandler:
         return EraseRecordsResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
 
-def _whole(goal: EraseGoal, log: Log) -> EraseGoal:
+def _whole(goal: EraseGoal, log: Log, erasure_id: bytes) -> EraseGoal:
     """Returns a goal that includes the records below the log start, if the log start has passed the erasures.
 
-    They may still be in a file, and their erasures may be gone.
+    They may still be in a file, and their erasures may be gone. It also includes all erasures with the id that the log
+    knows: the ledger keeps the last confirmation of a broker only, so a late request for less must not replace one for
+    more.
     """
+    if erasure_id != NO_ERASURE:
+        ends = [each.end_offset for each in log.erasures.known if each.erasure_id.bytes == erasure_id]
+        if ends and ends[-1] > goal.erasures_end:
+            goal = EraseGoal(goal.offset, ends[-1])
     if goal.erasures_end and goal.erasures_end <= log.log_start_offset:
         return EraseGoal(max(goal.offset, goal.erasures_end), goal.erasures_end)
     return goal

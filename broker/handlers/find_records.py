@@ -18,17 +18,17 @@ leader asks them with a `replica_epoch`, which needs CLUSTER_ACTION.
 A record of an earlier erasure is the one with the leader epoch and the timestamp that the request names; others at the
 offset are only counted. The ledger then gets the kind and the commitment of that erasure, and that it is a replay.
 
-Errors: INVALID_REQUEST for a bad selector or limit, too many partitions, or another selector under the same id, with a
-sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one; of single partitions
-TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION for internal topics, UNKNOWN_TOPIC_OR_PARTITION,
-NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile), INCONSISTENT_TOPIC_ID,
-THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on, POLICY_VIOLATION if too
-many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is too old,
-NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while the
-erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for records with too many keys, for offsets
-of the newest version of a key without `force`, and for named records, THROTTLING_QUOTA_EXCEEDED during another erasure,
-REASSIGNMENT_IN_PROGRESS while it moves to another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and the errors
-of `ReplicaSearches.search`.
+Errors: INVALID_REQUEST for a bad selector or limit, an erasure without an id, too many partitions, or another selector
+under the same id, with a sentence; THROTTLING_QUOTA_EXCEEDED if too many requests wait, of all clients or of this one;
+of single partitions TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION for internal topics,
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER (also if the leadership or the log changed meanwhile),
+INCONSISTENT_TOPIC_ID, THROTTLING_QUOTA_EXCEEDED if too many searches wait, REQUEST_TIMED_OUT while the search goes on,
+POLICY_VIOLATION if too many records match, KAFKA_STORAGE_ERROR; to erase, also UNSUPPORTED_VERSION while a broker is
+too old, NOT_ENOUGH_REPLICAS, COORDINATOR_NOT_AVAILABLE while the ledger can't be written, and REQUEST_TIMED_OUT while
+the erasure isn't committed; of a log that is or was compacted POLICY_VIOLATION for records with too many keys, for
+offsets of the newest version of a key without `force`, and for named records, THROTTLING_QUOTA_EXCEEDED during another
+erasure, REASSIGNMENT_IN_PROGRESS while it moves to another directory. A leader gets CLUSTER_AUTHORIZATION_FAILED, and
+the errors of `ReplicaSearches.search`.
 
 KIPs: 107.
 """
@@ -56,6 +56,7 @@ from lowtide.broker.request_context import RequestContext
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_ledger_records import COMMITMENT_BYTES, SelectorKind, names_of
 from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.messages.erase_records import NO_ERASURE
 from lowtide.protocol.messages.find_records import (
     NO_KIND,
     FindRecordsPartition,
@@ -202,6 +203,8 @@ def _refusal(request: FindRecordsRequest) -> str | None:
         return f"The request has {len(rows)} partitions; at most {PARTITIONS_MAX} are allowed."
     if len(request.commitment) not in (0, COMMITMENT_BYTES):
         return f"The commitment has {len(request.commitment)} bytes; it must have {COMMITMENT_BYTES}, or none."
+    if request.erase and rows and bytes(request.search_id) == NO_ERASURE:
+        return "An erasure needs an id: the ledger has no confirmations of one without."
     if not 0 <= request.ranges_max <= (RANGES_MAX if request.replica_epoch < 0 else FOUND_MAX):
         return f"ranges_max is {request.ranges_max}; it must be from 0 to {RANGES_MAX}."
     return _selector_refusal(request, rows)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_ledger_records import CleanKey, CleanReplica, NamedKey, NamedRecords
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import EraseRecordsPartition, EraseRecordsRequest, EraseRecordsTopic
-from lowtide.protocol.types import UNKNOWN_OFFSET, TopicPartition
+from lowtide.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.protocol.erasure_ledger_records import LedgerEntry
     from lowtide.protocol.messages.erase_records import EraseRecordsResponse
-    from lowtide.protocol.types import BrokerId, Offset
+    from lowtide.protocol.types import BrokerId
 
 UNCONFIRMED_MAX: Final = 10_000
 """Replicas that are still asked; beyond that the oldest are forgotten."""
@@ -31,37 +32,48 @@ ROWS_MAX: Final = 1_000
 ASK_MS: Final = 20_000
 PURPOSE: Final = "erasures"
 
+NO_GOAL: Final = EraseGoal(offset=0)
+
 
 class StandingConfirmations:
     """The replicas that one leader still asks."""
 
     def __init__(self, parts: SearchParts) -> None:
         self._parts = parts
-        self._missing: dict[tuple[bytes, TopicPartition, BrokerId], tuple[LedgerPartition, Offset]] = {}
+        self._missing: dict[tuple[bytes, TopicPartition, BrokerId], tuple[LedgerPartition, EraseGoal]] = {}
         self._running = False
 
-    def add(self, erasure_id: bytes, key: TopicPartition, place: LedgerPartition, erasures_end: Offset) -> None:
-        """Adds all replicas of a partition, which shall carry out the erasures below `erasures_end`."""
+    def add(self, erasure_id: bytes, key: TopicPartition, place: LedgerPartition, goal: EraseGoal) -> None:
+        """Adds all replicas of a partition, which shall reach the goal.
+
+        Its offset is the leader's log start: a replica may have records below it, which the leader hasn't searched.
+        """
         for broker_id in self._replicas(place):
             self._missing.pop((erasure_id, key, broker_id), None)
-            self._missing[erasure_id, key, broker_id] = (place, erasures_end)
+            self._missing[erasure_id, key, broker_id] = (place, goal)
         while len(self._missing) > UNCONFIRMED_MAX:
             del self._missing[next(iter(self._missing))]
 
     def resume(self, key: TopicPartition, place: LedgerPartition, entries: Iterable[LedgerEntry]) -> None:
         """Adds the replicas that have not confirmed what the ledger has of a partition: `entries` of standing ones."""
-        ends: dict[bytes, Offset] = {}
-        clean: dict[tuple[bytes, BrokerId], Offset] = {}
+        goals: dict[bytes, EraseGoal] = {}
+        clean: dict[tuple[bytes, BrokerId], EraseGoal] = {}
         for entry in entries:
             if isinstance(entry.key, NamedKey) and isinstance(entry.value, NamedRecords):
                 erasure_id = bytes(entry.key.erasure_id)
-                ends[erasure_id] = max(ends.get(erasure_id, 0), entry.value.erasures_end)
+                goal, value = goals.get(erasure_id, NO_GOAL), entry.value
+                goals[erasure_id] = EraseGoal(
+                    max(goal.offset, value.log_start_offset), max(goal.erasures_end, value.erasures_end)
+                )
             elif isinstance(entry.key, CleanKey) and isinstance(entry.value, CleanReplica):
-                clean[bytes(entry.key.erasure_id), entry.key.broker_id] = entry.value.erasures_end
-        for erasure_id, end in ends.items():
+                done = EraseGoal(entry.value.offset, entry.value.erasures_end)
+                clean[bytes(entry.key.erasure_id), entry.key.broker_id] = done
+        for erasure_id, goal in goals.items():
             for broker_id in self._replicas(place):
-                if clean.get((erasure_id, broker_id), UNKNOWN_OFFSET) < end and end > 0:
-                    self._missing[erasure_id, key, broker_id] = (place, end)
+                done = clean.get((erasure_id, broker_id), NO_GOAL)
+                is_clean = done.offset >= goal.offset and done.erasures_end >= goal.erasures_end
+                if goal.erasures_end > 0 and not is_clean:
+                    self._missing[erasure_id, key, broker_id] = (place, goal)
 
     def begin_round(self) -> None:
         """Begins to ask, unless an earlier round still asks."""
@@ -82,11 +94,13 @@ class StandingConfirmations:
         mine = [each for each in self._missing.items() if (each[0][0], each[0][2]) == (erasure_id, broker_id)]
         goals = dict(mine[:ROWS_MAX])
         topics: dict[str, EraseRecordsTopic] = {}
-        for row, (place, erasures_end) in goals.items():
+        for row, (place, goal) in goals.items():
             if broker_id not in self._replicas(place):
                 del self._missing[row]
                 continue
-            asked = EraseRecordsPartition(partition_index=place.partition, offset=0, erasures_end=erasures_end)
+            asked = EraseRecordsPartition(
+                partition_index=place.partition, offset=goal.offset, erasures_end=goal.erasures_end
+            )
             topic = EraseRecordsTopic(name=row[1].topic, topic_id=place.topic_id, partitions=[])
             topics.setdefault(topic.name, topic).partitions.append(asked)
         if broker is None or peers is None or not topics:

@@ -30,6 +30,7 @@ from lowtide.broker.partitions.erasures import is_compacted, why_not_erasable
 from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.broker.partitions.replica_searches import SearchParts
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, SelectorKind, StandingKey, StandingSearch
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_records import FoundPartition
 from lowtide.protocol.offset_ranges import OffsetRanges
@@ -314,7 +315,8 @@ class StandingErasures:
         )
         if row.erasures_end > 0:
             place = LedgerPartition(partition.topic_id, partition.topic_partition.partition)
-            self._confirmations.add(request.erasure_id, partition.topic_partition, place, row.erasures_end)
+            goal = EraseGoal(row.log_start_offset, row.erasures_end)
+            self._confirmations.add(request.erasure_id, partition.topic_partition, place, goal)
         return True
 
     def _warn(self, partition: Partition, reason: str) -> None:

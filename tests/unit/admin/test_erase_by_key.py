@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from lowtide.admin import BrokerAnsweredError, EraseUnsupportedError, PartitionErasure, TopicPartition
+from lowtide.admin.standing import StandingTerms
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import ErasedPartition, ErasedTopic, EraseRecordsResponse
@@ -218,5 +219,11 @@ def test_topics_that_were_created_again_are_not_searched() -> None:
             for bad in ({}, {"keys": [b"one"], "header": ("name", b"value")}, {"offsets": {}}):
                 with pytest.raises(ValueError, match="give one of|must have at least one"):
                     await admin.erase_records([P0], **bad)
+            with pytest.raises(ValueError, match="zeros only"):
+                await admin.erase_records([P0], keys=[b"one"], erasure_id=UUID(int=0))
+            with pytest.raises(ValueError, match="stand for 0 ms"):  # The request would end a standing erasure.
+                await admin.erase_records([P0], keys=[b"one"], standing=StandingTerms(lasts_ms=0, topics=["t"]))
+            with pytest.raises(ValueError, match="zeros only"):
+                await admin.end_standing_erasure(UUID(int=0))
 
     simulated(test)

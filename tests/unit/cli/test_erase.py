@@ -265,6 +265,8 @@ def test_a_broker_that_is_too_old_is_one_sentence() -> None:
         (("orders", "own", "--offsets", "0:1"), "exactly one topic, without partitions"),
         (("--topics-matching", "o*", "--offsets", "0:1"), "exactly one topic, without partitions"),
         (("orders", "--key", "one", "--erasure-id", "x"), "should be a valid UUID"),
+        (("orders", "--key", "secret", "--erasure-id", str(UUID(int=0))), "can't have the id of zeros only"),
+        (("orders", "--key", "secret", "--standing", "0d"), "must be longer than 0"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(words: tuple[str, ...], reason: str) -> None:

@@ -26,6 +26,7 @@ class StandardInput:
         (b"one\ntwo\n", KeyFormat.TEXT, {b"one", b"two"}),
         (b"\none\r\n\n two \none", KeyFormat.TEXT, {b"one", b" two "}),
         ("müde\n".encode(), KeyFormat.TEXT, {"müde".encode()}),
+        (b"\xef\xbb\xbfone\ntwo\n", KeyFormat.TEXT, {b"one", b"two"}),
         (b"00ff\n6b\n", KeyFormat.HEX, {b"\x00\xff", b"k"}),
         (b"AP8=\n", KeyFormat.BASE64, {b"\x00\xff"}),
     ],

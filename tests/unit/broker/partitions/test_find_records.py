@@ -172,6 +172,7 @@ def test_partitions_that_are_refused(fields: dict[str, Any], code: ErrorCode) ->
         ({"keys": [b"secret" * 200_000]}, "1200000 bytes"),
         ({"keys": [b"secret"], "ranges_max": RANGES_MAX + 1}, "ranges_max"),
         ({"keys": [b"secret"], "ranges_max": -1}, "ranges_max"),
+        ({"keys": [b"secret"], "search_id": bytes(16), "erase": True}, "needs an id"),
     ],
 )
 def test_selectors_that_are_refused(fields: dict[str, Any], reason: str) -> None:

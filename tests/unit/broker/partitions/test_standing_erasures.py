@@ -9,6 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
+from lowtide.admin.receipts.issuing import described as statements
+from lowtide.admin.receipts.issuing import partitions_of
 from lowtide.metadata import keys
 from lowtide.metadata.store import Delete
 from lowtide.protocol.erasure_ledger_records import (
@@ -142,6 +144,25 @@ def test_a_new_leader_continues_where_the_ledger_says(
         await lead_again(world)
         await two_intervals()
         assert await read(world) == left
+
+    simulate(run)
+
+
+def test_replicas_confirm_also_what_was_deleted_before() -> None:
+    """Protects a receipt: the leader doesn't search below its log start, so replicas must be clean below it too."""
+
+    async def run(world: Leading) -> None:
+        await start(world)
+        for number in range(4):
+            await produce(world, OTHER)
+            if number == 1:
+                await stand(world)
+        assert (await world.delete(3)).error_code == NONE
+        await produce(world, PERSON)
+        await two_intervals()
+        [statement] = statements(partitions_of(entries(world.partition(topic=LEDGER_TOPIC).log), ID), None)
+        assert statement.searches[-1].log_start_offset == 3
+        assert ([each.broker for each in statement.confirmed], statement.not_confirmed) == ([1], [])
 
     simulate(run)
 
