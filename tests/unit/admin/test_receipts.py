@@ -9,7 +9,7 @@ import random
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lowtide.admin.receipts import envelope
@@ -75,6 +75,8 @@ offsets = st.dictionaries(places, st.frozensets(st.integers(0, 9), min_size=1, m
 
 
 @given(offsets, offsets)
+@example({TopicPartition("a", 0): {1}}, {TopicPartition("b", 0): {1}})
+@example({TopicPartition("a", 0): {1}}, {TopicPartition("a", 0): {2}})
 def test_two_sets_of_offsets_have_the_same_form_only_if_they_are_equal(one, other):
     forms = [
         offsets_selector({place: OffsetRanges.of_offsets(found) for place, found in each.items()})

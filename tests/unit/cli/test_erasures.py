@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lowtide.admin.receipts.commitment import commitment, keys_selector
-from lowtide.admin.receipts.envelope import open_envelope
+from lowtide.admin.receipts.envelope import ReceiptError, open_envelope
 from lowtide.admin.receipts.issuing import make_receipt, partitions_of
 from lowtide.admin.receipts.ledger import Ledger, export_lines
 from lowtide.admin.receipts.signing_keys import KEY_BYTES_MAX, SigningKey, SigningKeyError, create_key, signing_key
@@ -172,6 +172,13 @@ class TestKeys:
         chain.write_bytes(chain.read_bytes()[:-2])
         words = ("receipt", ERASURE, "--signing-key", key, "--from-export", exported)
         assert "not an envelope of a receipt" in run(capsys, *words, code=2)
+
+    def test_an_error_frees_the_key(self, key: Path):
+        with pytest.raises(SigningKeyError) as caught, signing_key(FILES, str(key)):
+            raise ReceiptError("no receipt")
+        assert str(caught.value) == "no receipt."
+        with signing_key(FILES, str(key)) as again:
+            assert again.last() is None
 
     def test_the_clock_may_go_back(self, key: Path):
         """Protects the chain: a statement is never earlier than the one before it."""

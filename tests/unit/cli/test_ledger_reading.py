@@ -160,13 +160,12 @@ def test_a_fetch_without_a_batch_ends_the_reading():
 @pytest.mark.parametrize(("bytes_max", "expected"), [(1, b"f"), (2, b"ef"), (3, b"def"), (4, b"abcdef")])
 def test_a_part_of_the_ledger_ends_with_its_newest_record(bytes_max: int, expected: bytes):
     """Sizes are in batches. What was fetched to learn how large they are is left out, unless nothing is left out."""
-    content = batch(0, b"a")
-    fetches = {0: content + batch(1, b"b")} | {
-        place: batch(place, b"abcdef"[place : place + 1]) for place in range(2, 6)
-    }
-    found, is_cut = rows_of(FetchedLedger(fetches, latest=6), bytes_max * len(content))
+    content = batch(100, b"a")
+    fetches = {100: content + batch(101, b"b")}
+    fetches |= {100 + place: batch(100 + place, b"abcdef"[place : place + 1]) for place in range(2, 6)}
+    found, is_cut = rows_of(FetchedLedger(fetches, earliest=100, latest=106), bytes_max * len(content))
     assert (b"".join(found), is_cut) == (expected, len(expected) < 6)
-    assert rows_of(FetchedLedger(fetches, latest=6), 1) == ([b"f"], True)
+    assert rows_of(FetchedLedger(fetches, earliest=100, latest=106), 1) == ([b"f"], True)
 
 
 def damaged(*, magic: int = 2, record_count: int = 1, crc: int = 0) -> bytes:
