@@ -31,13 +31,11 @@ def standing(person: bytes, *, topics: tuple[str, ...] = (), patterns: tuple[str
     )
 
 
-INDEX = StandingIndex(
-    {
-        A: standing(b"anna", topics=("t", "u"), patterns=("t*",)),
-        B: standing(b"bert", topics=("t",)),
-        C: standing(b"carl", patterns=("*", "v?")),
-    }
-)
+STANDING = {
+    A: standing(b"anna", topics=("t", "u"), patterns=("t*",)),
+    B: standing(b"bert", topics=("t",)),
+    C: standing(b"carl", patterns=("*", "v?")),
+}
 
 
 @pytest.mark.parametrize(
@@ -46,10 +44,11 @@ INDEX = StandingIndex(
 )
 def test_an_erasure_covers_its_topics_and_those_of_its_patterns(topic: str, ids: tuple[bytes, ...]) -> None:
     """Protects internal topics, also from a pattern for all; and from erasing twice what two of its names cover."""
-    found = INDEX.of(topic)
+    index = StandingIndex(STANDING)
+    found = index.of(topic)
     assert sorted(found.ids) == sorted(ids)
-    assert INDEX.names(topic) == bool(ids)
+    assert index.names(topic) == bool(ids)
     for name, erasure_id in ((b"anna", A), (b"bert", B), (b"carl", C), (b"dora", None)):
         assert [found.ids[group] for group in found.digests.groups_of(name)] == [erasure_id] * (erasure_id in ids)
-    assert INDEX.of(topic) is found
+    assert index.of(topic) is found
     assert not StandingIndex({}).names(topic)
