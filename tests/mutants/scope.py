@@ -47,9 +47,19 @@ LEADING = tuple(
 )
 """First what decides over deletes, ISR and leaders."""
 
-LEDGER_TESTS = tuple(
-    f"tests/unit/broker/partitions/test_{name}.py"
-    for name in ("erasure_ledger", "standing_erasures", "lost_erasures", "replayed_erasures", "holds", "find_records")
+LEDGER_TESTS = (
+    "tests/unit/broker/ledger",
+    *(
+        f"tests/unit/broker/partitions/test_{name}.py"
+        for name in (
+            "erasure_ledger",
+            "standing_erasures",
+            "lost_erasures",
+            "replayed_erasures",
+            "holds",
+            "find_records",
+        )
+    ),
 )
 RECEIPT_TESTS = (
     "tests/unit/admin/test_receipts.py",
