@@ -163,9 +163,13 @@ def test_a_later_erasure_is_asked_for_again() -> None:
 
     async def test(brokers: AskedBrokers) -> None:
         brokers.confirmations.add(ID, key(), place(), 40)
-        brokers.on_request = lambda: brokers.confirmations.add(ID, key(), place(), 50)
+
+        def erase_again() -> None:
+            brokers.on_request = lambda: None
+            brokers.confirmations.add(ID, key(), place(), 50)
+
+        brokers.on_request = erase_again
         assert await brokers.round() == [(1, ID, 0, 40), (2, ID, 0, 50)]
-        brokers.on_request = lambda: None
         assert await brokers.round() == [(1, ID, 0, 50)]
         assert await brokers.round() == []
 
