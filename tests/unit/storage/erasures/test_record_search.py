@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from lowtide.protocol import native
 from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.compression import Compression
+from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.key_digest import DigestIndex, KeyDigests, key_digest
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, Record, TimestampType, iterate_records, read_batch_header
+from lowtide.storage.erasures import record_search
 from lowtide.storage.erasures.record_search import (
     KEYS_MAX,
     DigestSelector,
@@ -136,6 +137,24 @@ def test_timestamps_beyond_an_int64_wrap() -> None:
     assert list(found.timestamps) == [-(2**63) + 4]
 
 
+def test_a_batch_is_decompressed_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worker's memory from a small batch that becomes large, and each record of one that is allowed."""
+    monkeypatch.setattr(record_search, "_ROOM_BYTES", 1_000)
+    rows = [(1, b"person", bytes(20_000), ()), (1, b"person", b"x", ())]
+    batch = build_batch(rows, base_offset=40, compression=Compression.ZSTD)
+    small = build_batch(rows[1:], base_offset=42, compression=Compression.ZSTD)
+    size = len(build_batch(rows)) - RECORD_BATCH_OVERHEAD
+    person = KeySelector(frozenset([b"person"]))
+    matcher, found = RecordMatcher(person, decompressed_bytes_max=size), FoundRecords()
+    for each in (batch, small, batch):
+        header = read_batch_header(each)
+        matcher.search(header, matcher.records(header, each), found)
+    assert list(found.offsets) == [40, 41, 42, 40, 41]
+    for limit in (size - 1, 999, 4_000):
+        with pytest.raises(DecompressedTooLargeError):
+            RecordMatcher(person, decompressed_bytes_max=limit).records(read_batch_header(batch), batch)
+
+
 def test_control_and_empty_batches_never_match() -> None:
     """Protects markers and erasures, which nobody may erase."""
     control = build_batch([(1, b"person", b"", ())], base_offset=40, is_control=True)
@@ -176,6 +195,10 @@ def test_damaged_records_are_an_error_or_match_as_they_are_read(
         (OffsetSelector((OffsetRange(-1, 5),)), "negative"),
         (OffsetSelector((OffsetRange(5, 4),)), "ends before"),
         (OffsetSelector(tuple(OffsetRange(each, each) for each in range(100_001))), "100001 ranges"),
+        (KeySelector(frozenset(b"%d" % number for number in range(KEYS_MAX))), None),
+        (KeySelector(frozenset([bytes(1 << 19), bytes([1]) * (1 << 19)])), None),
+        (HeaderSelector(bytes(5), bytes((1 << 20) - 5)), None),
+        (OffsetSelector(tuple(OffsetRange(each, each) for each in range(100_000))), None),
         (KeySelector(frozenset([b""])), None),
         (HeaderSelector(b"", None), None),
         (OffsetSelector((OffsetRange(0, 0),)), None),
