@@ -121,6 +121,13 @@ class MessagedSearch:
     def filters(self) -> list[str]:
         return [name for name in self.world.names() if "keyfilter" in name]
 
+    @property
+    def second_batch(self) -> int:
+        """Where it begins in each segment."""
+        place = self.world.log.segments[0].find(2)
+        assert place is not None
+        return place.position
+
     def bytes_of(self, *numbers: int) -> int:
         return sum(self.world.log.segments[number].size for number in numbers)
 
@@ -286,6 +293,74 @@ def test_a_log_that_left_or_was_cut_is_not_searched_again(
     assert begun.end() is None
     assert begun.left == []
     assert begun.end() == (failure, None)
+    assert begun.cancelled == 1, "work that has ended is not cancelled"
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_of_a_log_that_left_nothing_counts(has_begun: bool) -> None:
+    """Protects from an erasure that is appended to a log which has been moved or deleted."""
+    searched = MessagedSearch()
+    if has_begun:
+        searched.search.begin()
+        searched.done(0, 0)
+    leave(searched)
+    if has_begun:
+        searched.done(1, 4)
+        assert searched.end() is None
+    else:
+        searched.search.begin()
+    assert searched.end() == (SearchFailure.MOVED, None)
+
+
+def remove(begun: MessagedSearch) -> None:
+    log = begun.world.log
+    log.move_log_start(4)
+    assert log.files.remove_below(4, log.config)
+
+
+def free_the_beginning(begun: MessagedSearch) -> None:
+    begun.world.log.segments[0].floor = begun.second_batch
+
+
+@pytest.mark.parametrize(("change", "left"), [(remove, [4, 8, 12]), (free_the_beginning, [0, 4, 8, 12])])
+def test_a_segment_that_retention_has_changed_is_ordered_as_it_is_now(
+    begun: MessagedSearch, change: Callable[[MessagedSearch], None], left: list[int]
+) -> None:
+    change(begun)
+    begun.write_filter(0)
+    begun.done(0, 0, has_filter=True)
+    assert begun.end() is None
+    assert (begun.left, begun.filters()) == (left, [])
+
+
+def test_bytes_that_are_freed_are_not_counted(begun: MessagedSearch) -> None:
+    free_the_beginning(begun)
+    begun.done(0)
+    begun.end()
+    total = begun.bytes_of(0, 1, 2, 3) - begun.second_batch
+    assert (begun.search.total_bytes, begun.orders[-1].segments[0].floor) == (total, begun.second_batch)
+    begun.done(0)
+    begun.change(1)
+    begun.done(1)
+    begun.end()
+    assert begun.search.searched_bytes == begun.bytes_of(0) - begun.second_batch
+    assert begun.search.total_bytes == total
+
+
+def test_records_that_were_cut_and_appended_again_are_other_records(begun: MessagedSearch) -> None:
+    begun.done(0, 0)
+    begun.done(1, 4)
+    log = begun.world.log
+    LogTruncation(log).truncate_to(8, now_ms=begun.world.now_ms)
+    log.truncating = 0
+    while log.log_end_offset < 16:
+        begun.world.append((b"another", b"x"))
+    begun.done(2, 8)
+    assert begun.end() is None
+    assert begun.left[0] == 0
+    for number in range(len(begun.left)):
+        begun.done(number)
+    assert begun.found() == []
 
 
 def test_a_search_is_ordered_a_bounded_number_of_times(begun: MessagedSearch) -> None:
