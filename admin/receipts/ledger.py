@@ -117,7 +117,7 @@ class LedgerReader:
         is_first = True
         while offset < end:
             fetched = (await self._client.fetch_records(_PARTITION, offset)).records
-            following = max((header.next_offset for _, header in iterate_batches(fetched)), default=offset)
+            following = _next_offset(fetched, offset)
             if following <= offset:
                 break
             if is_first and self._bytes_max is not None:
@@ -138,6 +138,14 @@ class LedgerReader:
         return found.offset
 
 
+def _next_offset(batches: bytes | memoryview, offset: Offset) -> Offset:
+    """Returns the offset after some batches; `offset` if there is none. Errors: ReceiptError."""
+    try:
+        return max((header.next_offset for _, header in iterate_batches(batches)), default=offset)
+    except ProtocolError as error:
+        raise _unreadable(offset, error) from error
+
+
 def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> Iterator[Record]:
     """Yields the records of some batches. Errors: ReceiptError."""
     try:
@@ -151,4 +159,8 @@ def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> Iterat
                 if offset <= record.offset < end:
                     yield record
     except ProtocolError as error:
-        raise ReceiptError(f"the ledger can't be read at offset {offset} or later: {error}") from error
+        raise _unreadable(offset, error) from error
+
+
+def _unreadable(offset: Offset, error: ProtocolError) -> ReceiptError:
+    return ReceiptError(f"the ledger can't be read at offset {offset} or later: {error}")

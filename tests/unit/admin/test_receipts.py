@@ -6,11 +6,13 @@ import base64
 import json
 import random
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lowtide.admin.receipts import envelope
 from lowtide.admin.receipts.chain import VerifiedChain, verify_chain
 from lowtide.admin.receipts.commitment import (
     commitment,
@@ -19,26 +21,37 @@ from lowtide.admin.receipts.commitment import (
     keys_selector,
     offsets_selector,
 )
-from lowtide.admin.receipts.envelope import ReceiptError, canonical_json, key_id_of, open_envelope, public_bytes, seal
-from lowtide.admin.receipts.issuing import make_receipt, partitions_of
+from lowtide.admin.receipts.envelope import (
+    RECEIPT_TYPE,
+    ReceiptError,
+    canonical_json,
+    key_id_of,
+    open_envelope,
+    public_bytes,
+    seal,
+)
+from lowtide.admin.receipts.issuing import ALWAYS, ONLY_TABLES, TABLES, make_receipt, partitions_of
 from lowtide.admin.receipts.statement import (
     NO_DIGEST,
     ChainLink,
     ErasureReceipt,
     KeyRotation,
+    NamedFiles,
+    TableStatement,
     payload_type_of,
     read_statement,
     rfc3339,
 )
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, SelectorKind
+from lowtide.protocol.erasure_ledger_records import LedgerEntry, SelectorKind, StandingKey, StandingSearch
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import TopicPartition
-from tests.unit.admin.ledger_rows import ERASURE, PLACE, TIME_MS, clean, named
+from tests.unit.admin.ledger_rows import ERASURE, PLACE, TIME_MS, TOPIC_ID, clean, named
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NEW = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
 NONCE = bytes(32)
+LINK = ChainLink(number=1, previous=NO_DIGEST, issued_at=rfc3339(TIME_MS), key_id="0" * 64)
 
 keys = st.frozensets(st.binary(max_size=4), max_size=4)
 
@@ -62,6 +75,8 @@ offsets = st.dictionaries(places, st.frozensets(st.integers(0, 9), min_size=1, m
 
 
 @given(offsets, offsets)
+@example({TopicPartition("a", 0): {1}}, {TopicPartition("b", 0): {1}})
+@example({TopicPartition("a", 0): {1}}, {TopicPartition("a", 0): {2}})
 def test_two_sets_of_offsets_have_the_same_form_only_if_they_are_equal(one, other):
     forms = [
         offsets_selector({place: OffsetRanges.of_offsets(found) for place, found in each.items()})
@@ -154,16 +169,14 @@ def test_a_receipt_says_what_the_ledger_has():
 
 
 def test_a_replica_without_a_record_in_the_ledger_is_named():
-    link = ChainLink(number=1, previous=NO_DIGEST, issued_at=rfc3339(TIME_MS), key_id="0" * 64)
-    (partition,) = receipt(link, {PLACE: (1, 2, 3)}).partitions
+    (partition,) = receipt(LINK, {PLACE: (1, 2, 3)}).partitions
     assert (partition.not_confirmed, partition.replicas_known) == ([2, 3], True)
 
 
 def test_a_replay_is_told_from_a_search():
     """It looked only for named records, so it proves nothing about others of the key."""
-    link = ChainLink(number=1, previous=NO_DIGEST, issued_at=rfc3339(TIME_MS), key_id="0" * 64)
     found = partitions_of([named(is_replay=True), clean(1)], ERASURE.bytes)
-    made = make_receipt(link, "cluster", str(ERASURE), found, {PLACE: (1,)}, [])
+    made = make_receipt(LINK, "cluster", str(ERASURE), found, {PLACE: (1,)}, [])
     assert made.partitions[0].searches[0].is_replay
     assert "flights-0: a replay erased what an export names; nothing else was searched for then." in made.not_covered
 
@@ -174,9 +187,102 @@ def test_the_commit_replaces_the_record_before_it():
 
 
 def test_without_a_record_of_the_ledger_there_is_no_receipt():
-    link = ChainLink(number=1, previous=NO_DIGEST, issued_at=rfc3339(TIME_MS), key_id="0" * 64)
     with pytest.raises(ReceiptError, match="no record of this erasure"):
-        make_receipt(link, "cluster", str(ERASURE), partitions_of(entries(), bytes(16)), None, [])
+        make_receipt(LINK, "cluster", str(ERASURE), partitions_of(entries(), bytes(16)), None, [])
+
+
+def partition_of(*rows: LedgerEntry, replicas=(1, 2, 3)):
+    """Returns what a receipt says about the only partition of an erasure."""
+    made = make_receipt(LINK, "cluster", str(ERASURE), partitions_of(rows, ERASURE.bytes), {PLACE: replicas}, [])
+    (partition,) = made.partitions
+    return partition
+
+
+def test_records_about_other_erasures_and_tombstones_say_nothing():
+    other = LedgerEntry(msgspec.structs.replace(clean(3).key, erasure_id=bytes(16)), clean(3).value)
+    standing = LedgerEntry(
+        StandingKey(topic_id=TOPIC_ID, partition=0),
+        StandingSearch(topic="flights", searched_to=1, leader_epoch=0, searched_ms=1),
+    )
+    partition = partition_of(other, standing, named(), clean(1), clean(2), LedgerEntry(clean(2).key, None))
+    assert (len(partition.searches), partition.not_confirmed) == (1, [2, 3])
+    assert partitions_of([named(), LedgerEntry(named().key, None)], ERASURE.bytes) == {}
+
+
+def test_a_replica_has_confirmed_if_it_has_carried_out_the_last_search():
+    """Protects from calling a replica clean that has confirmed an earlier erasure, or a lower beginning."""
+    later = named(searched_to=950, erasures_end=990, log_start_offset=100)
+    partition = partition_of(later, named(), clean(1), clean(2, erasures_end=990))
+    assert [each.searched_to for each in partition.searches] == [900, 950], "in the order of the log"
+    assert partition.not_confirmed == [1, 3]
+    assert partition_of(named(log_start_offset=101), clean(1)).not_confirmed == [1, 2, 3]
+    lower = named(searched_to=950, log_start_offset=99)
+    assert partition_of(named(log_start_offset=101), lower, clean(1)).not_confirmed == [1, 2, 3]
+    below = LedgerEntry(clean(2).key, msgspec.structs.replace(clean(2).value, offset=99))
+    assert partition_of(clean(1), below).not_confirmed == [2, 3], "only the beginning was erased"
+
+
+def test_an_erasure_without_a_commit_is_not_covered():
+    begun = named(searched_to=950, committed_ms=-1, erasures_end=-1)
+    sentence = "flights-0: the ledger has no commit of an erasure that was begun."
+    for rows, expected in [([begun], [sentence]), ([named(), begun], [sentence]), ([named()], [])]:
+        found = partitions_of([*rows, clean(1)], ERASURE.bytes)
+        made = make_receipt(LINK, "cluster", str(ERASURE), found, {PLACE: (1,)}, [])
+        assert made.not_covered == [*ALWAYS, *expected]
+        assert made.tables is msgspec.UNSET
+
+
+def test_an_unknown_kind_of_selector_makes_no_receipt():
+    """Protects a receipt from saying something else than a later version has written."""
+    with pytest.raises(ReceiptError, match="unknown kind 9"):
+        partition_of(named(kind=9))
+
+
+def test_an_erasure_may_have_reached_only_a_table():
+    files = NamedFiles(count=0, names=[], digest="0" * 64)
+    table = TableStatement(
+        table="a.b",
+        table_uuid="u",
+        location="file:///t",
+        erasure_id=str(ERASURE),
+        fence=1,
+        fenced_at=rfc3339(TIME_MS),
+        rows=3,
+        files_searched=1,
+        replaced=files,
+        written=files,
+        deleted=files,
+        snapshots_removed=[],
+        snapshots_count=0,
+        confirmed_at=rfc3339(TIME_MS),
+    )
+    made = make_receipt(LINK, "cluster", str(ERASURE), {}, None, [], [table])
+    assert (made.partitions, made.tables) == ([], [table])
+    assert made.not_covered == [*ALWAYS, *TABLES, *ONLY_TABLES]
+    found = partitions_of([named(), clean(1)], ERASURE.bytes)
+    made = make_receipt(LINK, "cluster", str(ERASURE), found, {PLACE: (1,)}, [], [table])
+    assert made.not_covered == [*ALWAYS, *TABLES]
+
+
+def test_times_are_texts_that_sort_like_numbers():
+    assert rfc3339(1_600_000_000_001) == "2020-09-13T12:26:40.001Z"
+    assert rfc3339(-62_000_000_000_000) == "0005-04-19T09:46:40.000Z"
+    with pytest.raises(ReceiptError, match="is not a date"):
+        rfc3339(1 << 60)
+
+
+def test_the_largest_receipt_is_written_and_read(monkeypatch):
+    """Protects from a receipt that can be signed and not be verified."""
+    content = chain(1)[0]
+    payload = open_envelope(content).payload
+    for size, is_allowed in [(len(content), True), (len(content) - 1, False)]:
+        monkeypatch.setattr(envelope, "ENVELOPE_BYTES_MAX", size)
+        assert (kinds([content]) == []) == is_allowed
+        if is_allowed:
+            assert seal(RECEIPT_TYPE, payload, KEY) == content
+        else:
+            with pytest.raises(ReceiptError, match="are allowed"):
+                seal(RECEIPT_TYPE, payload, KEY)
 
 
 @pytest.mark.parametrize("order", [range(5), range(4, -1, -1)])
@@ -220,6 +326,8 @@ def test_each_fault_has_a_sentence():
         "f0: it is number 1, but names a statement before it.": [resign(files[0], previous="1" * 64)],
         "f0: its payload can't be read: ": [resign(files[0], number=0)],
         "f0: the key ids in the envelope and in the payload differ.": [resign(files[0], key_id=other)],
+        "f0: its payload is not in the form": [seal(RECEIPT_TYPE, open_envelope(files[0]).payload + b" ", KEY)],
+        "f1: the new key has another id.": [files[0], resign(chain(2, rotate_at=2)[1], new_key="1" * 64)],
         "f0: its payload has an unknown type.": [seal("text/plain", b"{}", KEY)],
         "f0: it is not an envelope of a receipt: ": [b"[]"],
         "f0: its JSON is not in the form": [files[0] + b"\n"],
@@ -229,6 +337,20 @@ def test_each_fault_has_a_sentence():
         found = [each.sentence for each in verify(forged).findings]
         assert len(found) == 1, (sentence, found)
         assert found[0].startswith(sentence), found
+
+
+def test_the_files_beside_a_forged_one_are_verified():
+    """Protects from one bad file that hides what is wrong with the others."""
+    files = chain(4)
+    forged = files[1].replace(open_sig(files[1]), open_sig(files[0]))
+    assert kinds([files[0], forged, *files[2:]]) == ["signature", "missing"]
+    assert kinds([files[0], files[0], files[2]]) == ["duplicate", "missing"]
+
+
+def test_two_receipts_may_have_one_time():
+    files = chain(1)
+    second = resign(chain(2)[1], issued_at=rfc3339(TIME_MS + 1), previous=open_envelope(files[0]).digest)
+    assert kinds([*files, second]) == []
 
 
 def open_sig(content: bytes) -> bytes:

@@ -8,10 +8,15 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lowtide.admin.receipts.commitment import commitment, keys_selector
+from lowtide.admin.receipts.envelope import ReceiptError, open_envelope
+from lowtide.admin.receipts.issuing import make_receipt, partitions_of
 from lowtide.admin.receipts.ledger import Ledger, export_lines
-from lowtide.admin.receipts.signing_keys import SigningKey, SigningKeyError, create_key, signing_key
+from lowtide.admin.receipts.signing_keys import KEY_BYTES_MAX, SigningKey, SigningKeyError, create_key, signing_key
+from lowtide.admin.receipts.statement import ChainLink, ErasureReceipt, read_statement, rfc3339
 from lowtide.cli.copied_disks import DiskSearch, check_directory, log_directories
 from lowtide.cli.main import main
 from lowtide.protocol.batch_building import build_batch
@@ -58,6 +63,11 @@ def issue(capsys, key: Path, exported: Path, path: Path) -> Path:
     words = ("receipt", ERASURE, "--signing-key", key, "--from-export", exported, "--nonce", NONCE.hex())
     path.write_text(run(capsys, *words))
     return path
+
+
+def statement_of(link: ChainLink) -> ErasureReceipt:
+    found = partitions_of([named(), clean(1)], ERASURE.bytes)
+    return make_receipt(link, "cluster", str(ERASURE), found, None, [])
 
 
 class TestKeys:
@@ -142,6 +152,60 @@ class TestKeys:
             half.last()
         rotation = run(capsys, "key", "rotate", new, "--signing-key", key)
         assert (key.parent / "new.chain").read_text() == rotation == (key.parent / "key.chain").read_text()
+
+    def test_a_key_that_exists_is_not_rotated_to(self, key: Path, tmp_path: Path, capsys):
+        """Protects the chain of another key from being replaced."""
+        run(capsys, "key", "create", tmp_path / "other")
+        before = [(tmp_path / name).read_bytes() for name in ("other", "key.chain")]
+        assert "exists already" in run(capsys, "key", "rotate", tmp_path / "other", "--signing-key", key, code=2)
+        assert [(tmp_path / name).read_bytes() for name in ("other", "key.chain")] == before
+
+    def test_no_key_is_created_beside_the_chain_of_another(self, key: Path, capsys):
+        """Protects numbers: a lost key that is put back continues its chain."""
+        for suffix in ("", ".pub"):
+            Path(f"{key}{suffix}").unlink()
+        assert "key.chain exists already" in run(capsys, "key", "create", key, code=2)
+        assert not key.exists()
+
+    def test_a_damaged_chain_signs_nothing(self, key: Path, exported: Path, receipt: Path, capsys):
+        chain = key.parent / "key.chain"
+        chain.write_bytes(chain.read_bytes()[:-2])
+        words = ("receipt", ERASURE, "--signing-key", key, "--from-export", exported)
+        assert "not an envelope of a receipt" in run(capsys, *words, code=2)
+
+    def test_an_error_frees_the_key(self, key: Path):
+        with pytest.raises(SigningKeyError) as caught, signing_key(FILES, str(key)):
+            raise ReceiptError("no receipt")
+        assert str(caught.value) == "no receipt."
+        with signing_key(FILES, str(key)) as again:
+            assert again.last() is None
+
+    def test_the_clock_may_go_back(self, key: Path):
+        """Protects the chain: a statement is never earlier than the one before it."""
+        times = []
+        for now_ms in (TIME_MS, TIME_MS - 1000, TIME_MS + 1000):
+            with signing_key(FILES, str(key)) as opened:
+                signed = open_envelope(opened.sign(statement_of, now_ms))
+            times.append(read_statement(signed).issued_at)
+        assert times == [rfc3339(TIME_MS), rfc3339(TIME_MS), rfc3339(TIME_MS + 1000)]
+
+    @pytest.mark.parametrize("name", ["key", "key.pub"])
+    def test_a_key_of_another_algorithm_is_refused(self, key: Path, receipt: Path, name: str, capsys):
+        other = X25519PrivateKey.generate()
+        private = other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        public = other.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        (key.parent / name).write_bytes(private if name == "key" else public)
+        words = ("--last", "--signing-key", key) if name == "key" else (receipt, "--public-key", f"{key}.pub")
+        command = "receipt" if name == "key" else "verify"
+        assert f"{name} is not an Ed25519 key." in run(capsys, command, *words, code=2)
+
+    def test_a_large_file_is_no_key(self, key: Path, receipt: Path, capsys):
+        words = ("receipt", "--last", "--signing-key", key)
+        content = key.read_bytes()
+        key.write_bytes(content.ljust(KEY_BYTES_MAX, b"\n"))
+        assert run(capsys, *words) == receipt.read_text()
+        key.write_bytes(content.ljust(KEY_BYTES_MAX + 1, b"\n"))
+        assert "too large for a key" in run(capsys, *words, code=2)
 
     def test_the_wrong_kind_of_file_is_no_key(self, tmp_path: Path, receipt: Path, key: Path, capsys):
         (tmp_path / "wrong").write_text("nonsense")

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.protocol import native
-from lowtide.protocol.batch_building import build_batch
-from lowtide.protocol.compression import Compression
+from lowtide.protocol.batch_building import append_record, assemble_batch, build_batch
+from lowtide.protocol.compression import Compression, DecompressedTooLargeError
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.key_digest import DigestIndex, KeyDigests, key_digest
 from lowtide.protocol.offset_ranges import OffsetRange, OffsetRanges
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, Record, TimestampType, iterate_records, read_batch_header
+from lowtide.storage.erasures import record_search
 from lowtide.storage.erasures.record_search import (
     KEYS_MAX,
     DigestSelector,
@@ -136,11 +137,75 @@ def test_timestamps_beyond_an_int64_wrap() -> None:
     assert list(found.timestamps) == [-(2**63) + 4]
 
 
+def test_a_batch_is_decompressed_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worker's memory from a small batch that becomes large, and each record of one that is allowed."""
+    monkeypatch.setattr(record_search, "_ROOM_BYTES", 1_000)
+    rows = [(1, b"person", bytes(20_000), ()), (1, b"person", b"x", ())]
+    batch = build_batch(rows, base_offset=40, compression=Compression.ZSTD)
+    small = build_batch(rows[1:], base_offset=42, compression=Compression.ZSTD)
+    size = len(build_batch(rows)) - RECORD_BATCH_OVERHEAD
+    person = KeySelector(frozenset([b"person"]))
+    matcher, found = RecordMatcher(person, decompressed_bytes_max=size), FoundRecords()
+    for each in (batch, small, batch):
+        header = read_batch_header(each)
+        matcher.search(header, matcher.records(header, each), found)
+    assert list(found.offsets) == [40, 41, 42, 40, 41]
+    for limit in (size - 1, 999, 4_000):
+        with pytest.raises(DecompressedTooLargeError):
+            RecordMatcher(person, decompressed_bytes_max=limit).records(read_batch_header(batch), batch)
+
+
+def test_keys_of_all_lengths_are_found_by_the_compiled_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the time of a search: the plain form would find them too."""
+    if native.compiled is not None:
+        monkeypatch.setattr(record_search, "find_keys", None)
+    for length in (0, 1, 62, 63, 64, 127, 128):
+        keys = [bytes(length), b"x" * length]
+        batch = build_batch([(1, key, b"", ()) for key in keys], base_offset=40)
+        assert [offset for offset, _, _ in search(KeySelector(frozenset(keys[:1])), batch)] == [40, 41][
+            : 2 - bool(length)
+        ]
+
+
+def test_a_shortened_batch_keeps_the_times_of_its_records() -> None:
+    """Protects a repeated erasure, which knows a record by its timestamp: the first one may be gone."""
+    payload = bytearray()
+    append_record(payload, 5, 2, b"person", b"v", headers=[(b"who", b"person")])
+    append_record(payload, 9, 3, b"person", b"v", headers=[(b"who", b"person")])
+    header = read_batch_header(build_batch([(1_000, b"x", b"", ())] * 4, base_offset=40, leader_epoch=5))
+    header.record_count = 2
+    batch = assemble_batch(header, bytes(payload))
+    digests = KeyDigests(bytes(32), (key_digest(bytes(32), b"person"),))
+    for selector in (
+        KeySelector(frozenset([b"person"])),
+        DigestSelector((digests,)),
+        OffsetSelector((OffsetRange(0, 99),)),
+        HeaderSelector(b"who", b"person"),
+    ):
+        assert search(selector, batch) == [(42, 1_005, 5), (43, 1_009, 5)]
+
+
+def test_damaged_records_are_not_called_clean() -> None:
+    """The plain form sees only damage in a batch that has the bytes of the selector."""
+    batch = build_batch([(1, b"other", b"v", [(b"who", b"x")])], base_offset=40)
+    header = read_batch_header(batch)
+    damaged = (batch[RECORD_BATCH_OVERHEAD:-1], batch[RECORD_BATCH_OVERHEAD:] + b"\0")
+    names = [b"other"] if native.compiled is None else [b"other", b"person"]
+    for records in damaged:
+        for selector in (*(KeySelector(frozenset([name])) for name in names), HeaderSelector(b"who", b"x")):
+            with pytest.raises(ProtocolError):
+                RecordMatcher(selector, decompressed_bytes_max=LIMIT).search(header, records, FoundRecords())
+
+
 def test_control_and_empty_batches_never_match() -> None:
     """Protects markers and erasures, which nobody may erase."""
     control = build_batch([(1, b"person", b"", ())], base_offset=40, is_control=True)
     assert search(KeySelector(frozenset([b"person"])), control) == []
     assert search(OffsetSelector((OffsetRange(0, 100),)), control) == []
+    empty = read_batch_header(build_batch([(1, b"person", b"", ())], base_offset=40))
+    assert has_records(empty)
+    empty.record_count = 0
+    assert not has_records(empty)
 
 
 @given(ROWS, st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=3), st.integers(0, 5))
@@ -176,6 +241,10 @@ def test_damaged_records_are_an_error_or_match_as_they_are_read(
         (OffsetSelector((OffsetRange(-1, 5),)), "negative"),
         (OffsetSelector((OffsetRange(5, 4),)), "ends before"),
         (OffsetSelector(tuple(OffsetRange(each, each) for each in range(100_001))), "100001 ranges"),
+        (KeySelector(frozenset(b"%d" % number for number in range(KEYS_MAX))), None),
+        (KeySelector(frozenset([bytes(1 << 19), bytes([1]) * (1 << 19)])), None),
+        (HeaderSelector(bytes(5), bytes((1 << 20) - 5)), None),
+        (OffsetSelector(tuple(OffsetRange(each, each) for each in range(100_000))), None),
         (KeySelector(frozenset([b""])), None),
         (HeaderSelector(b"", None), None),
         (OffsetSelector((OffsetRange(0, 0),)), None),
