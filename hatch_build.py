@@ -167,10 +167,13 @@ def compile_module(
 
 
 def link_command() -> list[str]:
-    """Returns the command that compiles and links a module for this Python."""
+    """Returns the command that compiles and links a module for this Python.
+
+    Debian's Python also names flags of its own build (`-fwrapv`), with which a wheel would have other bytes.
+    """
     given = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     compiler = shlex.split(os.environ["CC"]) if os.environ.get("CC") else given[:1]
-    words = [word for word in given[1:] if not word.startswith(("-L", "-Wl", "-g"))]
+    words = [word for word in given[1:] if not word.startswith(("-L", "-Wl", "-g", "-f", "-O"))]
     # A macOS interpreter for two architectures names them in its compiler flags.
     flags = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
     architectures = [word for pair in itertools.pairwise(flags) if pair[0] == "-arch" for word in pair]

@@ -84,6 +84,16 @@ def test_git_gives_the_version(tmp_path: Path):
     assert HOOK.version(tmp_path).startswith("2.0.1.dev1+g")
 
 
+def test_the_command_does_not_depend_on_who_built_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's Python and that of python.org gave wheels with other bytes."""
+    commands = []
+    for given in ("gcc -shared", "x86_64-linux-gnu-gcc -shared -Wl,-O1 -Wl,-Bsymbolic-functions -g -fwrapv -O2"):
+        monkeypatch.setenv("CC", "cc")
+        monkeypatch.setattr(HOOK.sysconfig, "get_config_var", {"LDSHARED": given, "CFLAGS": ""}.get)
+        commands.append(HOOK.link_command())
+    assert commands == [["cc", "-shared"], ["cc", "-shared"]]
+
+
 def test_a_module_that_could_not_be_loaded_is_not_built(tmp_path: Path) -> None:
     """What calls a function that nothing declares: it links, and no broker could load it."""
     command = HOOK.link_command()
