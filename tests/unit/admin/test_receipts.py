@@ -42,7 +42,7 @@ from lowtide.admin.receipts.statement import (
     read_statement,
     rfc3339,
 )
-from lowtide.protocol.erasure_ledger_records import LedgerEntry, SelectorKind, StandingKey, StandingSearch
+from lowtide.protocol.erasure_ledger_records import CleanReplica, LedgerEntry, SelectorKind, StandingKey, StandingSearch
 from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.protocol.types import TopicPartition
 from tests.unit.admin.ledger_rows import ERASURE, PLACE, TIME_MS, TOPIC_ID, clean, named
@@ -218,7 +218,9 @@ def test_a_replica_has_confirmed_if_it_has_carried_out_the_last_search():
     assert partition_of(named(log_start_offset=101), clean(1)).not_confirmed == [1, 2, 3]
     lower = named(searched_to=950, log_start_offset=99)
     assert partition_of(named(log_start_offset=101), lower, clean(1)).not_confirmed == [1, 2, 3]
-    below = LedgerEntry(clean(2).key, msgspec.structs.replace(clean(2).value, offset=99))
+    value = clean(2).value
+    assert isinstance(value, CleanReplica)
+    below = LedgerEntry(clean(2).key, msgspec.structs.replace(value, offset=99))
     assert partition_of(clean(1), below).not_confirmed == [2, 3], "only the beginning was erased"
 
 
