@@ -17,6 +17,7 @@ from lowtide.metadata.changes import ChangePlan
 from lowtide.metadata.records import StandingRecord
 from lowtide.metadata.standing_image import StandingImage
 from lowtide.protocol.erasure_ledger_records import LedgerEntry
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.key_digest import DigestIndex, key_digest
 from lowtide.protocol.types import TopicPartition
@@ -56,6 +57,7 @@ class StubLog:
     def __init__(self, key: TopicPartition) -> None:
         self.topic_partition = key
         self.keys: list[bytes | None] = []
+        self.log_start_offset = 0
         self.held = False
         self.erasures = SimpleNamespace(withheld=False)
         self.config = SimpleNamespace(is_held=lambda _now_ms: self.held)
@@ -71,13 +73,13 @@ class StubLog:
 
 class StubConfirmations:
     def __init__(self, _parts: Any) -> None:
-        self.added: list[tuple[bytes, int, int]] = []
+        self.added: list[tuple[bytes, int, EraseGoal]] = []
         self.resumed: dict[int, list[LedgerEntry]] = {}
         self.rounds = 0
 
-    def add(self, erasure_id: bytes, key: TopicPartition, place: Any, erasures_end: int) -> None:
+    def add(self, erasure_id: bytes, key: TopicPartition, place: Any, goal: EraseGoal) -> None:
         assert (place.topic_id, place.partition) == (TOPIC_ID, key.partition)
-        self.added.append((erasure_id, key.partition, erasures_end))
+        self.added.append((erasure_id, key.partition, goal))
 
     def resume(self, key: TopicPartition, _place: Any, entries: Any) -> None:
         self.resumed[key.partition] = list(entries)
@@ -236,6 +238,7 @@ class StandingBroker:
             for offset in offsets:
                 log.keys[offset] = None
             log.keys.append(None)
+            row.log_start_offset = log.log_start_offset
             row.erasures_end = log.log_end_offset if self.erasures_end is None else self.erasures_end
 
 

@@ -16,6 +16,7 @@ from lowtide.broker.ledger.standing_confirmations import PURPOSE, StandingConfir
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.protocol.api_keys import ApiKey
 from lowtide.protocol.erasure_ledger_records import LedgerEntry
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import (
     ErasedPartition,
@@ -39,6 +40,11 @@ def place(number: int = 0, topic_id: bytes = TOPIC_ID) -> LedgerPartition:
 
 def key(number: int = 0) -> TopicPartition:
     return TopicPartition("flights", number)
+
+
+def goal(erasures_end: int) -> EraseGoal:
+    """The log start is that of `named` and `clean`."""
+    return EraseGoal(100, erasures_end)
 
 
 class AskedBrokers:
@@ -79,7 +85,7 @@ class AskedBrokers:
             topics = []
             for topic in request.topics:
                 assert (topic.name, topic.topic_id) == ("flights", TOPIC_ID)
-                assert {each.offset for each in topic.partitions} == {0}
+                assert {each.offset for each in topic.partitions} == {100}
                 self.sent += [
                     (broker.broker_id, bytes(request.erasure_id), each.partition_index, each.erasures_end)
                     for each in topic.partitions
@@ -117,7 +123,7 @@ def test_each_replica_is_asked_until_it_has_confirmed() -> None:
     """Protects the ledger: it says of each replica that its files are clean."""
 
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
         brokers.codes = {1: PeerError("lost", was_sent=True), 2: ErrorCode.REQUEST_TIMED_OUT}
         both = [(1, ID, 0, 40), (2, ID, 0, 40)]
         assert await brokers.round() == both
@@ -135,9 +141,9 @@ def test_each_replica_is_asked_until_it_has_confirmed() -> None:
 
 def test_partitions_of_an_erasure_go_in_one_request() -> None:
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(0), place(0), 40)
-        brokers.confirmations.add(ID, key(1), place(1), 41)
-        brokers.confirmations.add(OTHER_ID, key(1), place(1), 42)
+        brokers.confirmations.add(ID, key(0), place(0), goal(40))
+        brokers.confirmations.add(ID, key(1), place(1), goal(41))
+        brokers.confirmations.add(OTHER_ID, key(1), place(1), goal(42))
         assert await brokers.round() == sorted(
             (broker, *row) for broker in (1, 2) for row in [(ID, 0, 40), (ID, 1, 41), (OTHER_ID, 1, 42)]
         )
@@ -149,7 +155,7 @@ def test_partitions_of_an_erasure_go_in_one_request() -> None:
 
 def test_rounds_do_not_overlap() -> None:
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
         brokers.confirmations.begin_round()
         brokers.confirmations.begin_round()
         assert brokers.rounds == 1
@@ -162,11 +168,11 @@ def test_a_later_erasure_is_asked_for_again() -> None:
     """A replica that has confirmed the earlier one may not have carried out the later one yet."""
 
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
 
         def erase_again() -> None:
             brokers.on_request = lambda: None
-            brokers.confirmations.add(ID, key(), place(), 50)
+            brokers.confirmations.add(ID, key(), place(), goal(50))
 
         brokers.on_request = erase_again
         assert await brokers.round() == [(1, ID, 0, 40), (2, ID, 0, 50)]
@@ -187,7 +193,7 @@ def delete(brokers: AskedBrokers) -> None:
 @pytest.mark.parametrize(("change", "left"), [(leave, [(2, ID, 0, 40)]), (delete, [])])
 def test_what_is_no_replica_any_more_is_not_asked(change: Callable[[AskedBrokers], None], left: list[Row]) -> None:
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
         change(brokers)
         brokers.codes = {2: ErrorCode.REQUEST_TIMED_OUT}
         assert await brokers.round() == left
@@ -200,11 +206,11 @@ def test_what_is_no_replica_any_more_is_not_asked(change: Callable[[AskedBrokers
 
 def test_a_partition_that_left_does_not_stop_the_others() -> None:
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(0), place(0), 40)
-        brokers.confirmations.add(ID, key(1), place(1), 41)
+        brokers.confirmations.add(ID, key(0), place(0), goal(40))
+        brokers.confirmations.add(ID, key(1), place(1), goal(41))
         brokers.replicas[0] = ()
         assert await brokers.round() == [(1, ID, 1, 41), (2, ID, 1, 41)]
-        brokers.confirmations.add(ID, key(2), place(2), 41)
+        brokers.confirmations.add(ID, key(2), place(2), goal(41))
         assert await brokers.round() == [], "there is no such partition"
 
     with_brokers(test)
@@ -212,7 +218,7 @@ def test_a_partition_that_left_does_not_stop_the_others() -> None:
 
 def test_a_broker_that_is_away_is_asked_when_it_is_back() -> None:
     async def test(brokers: AskedBrokers) -> None:
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
         away = brokers.brokers.pop(1)
         assert await brokers.round() == [(2, ID, 0, 40)]
         brokers.brokers[1] = away
@@ -224,7 +230,7 @@ def test_a_broker_that_is_away_is_asked_when_it_is_back() -> None:
 def test_a_broker_without_a_cluster_asks_nobody() -> None:
     async def test(brokers: AskedBrokers) -> None:
         brokers.parts.peers = None
-        brokers.confirmations.add(ID, key(), place(), 40)
+        brokers.confirmations.add(ID, key(), place(), goal(40))
         assert await brokers.round() == []
 
     with_brokers(test)
@@ -236,11 +242,11 @@ def test_the_oldest_are_forgotten_if_there_are_too_many(monkeypatch: pytest.Monk
 
     async def test(brokers: AskedBrokers) -> None:
         brokers.codes = {1: ErrorCode.REQUEST_TIMED_OUT, 2: ErrorCode.REQUEST_TIMED_OUT}
-        brokers.confirmations.add(ID, key(0), place(0), 40)
-        brokers.confirmations.add(ID, key(1), place(1), 41)
+        brokers.confirmations.add(ID, key(0), place(0), goal(40))
+        brokers.confirmations.add(ID, key(1), place(1), goal(41))
         assert len(await brokers.round()) == 4
-        brokers.confirmations.add(ID, key(0), place(0), 42)
-        brokers.confirmations.add(OTHER_ID, key(0), place(0), 43)
+        brokers.confirmations.add(ID, key(0), place(0), goal(42))
+        brokers.confirmations.add(OTHER_ID, key(0), place(0), goal(43))
         expected = [(broker, *row) for broker in (1, 2) for row in [(ID, 0, 42), (OTHER_ID, 0, 43)]]
         assert await brokers.round() == expected
 

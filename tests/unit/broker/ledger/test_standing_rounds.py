@@ -12,6 +12,7 @@ from lowtide.broker.ledger.ledger_entries import ErasureRequest
 from lowtide.broker.ledger.standing_erasures import ERASE_S, NOTE_MS
 from lowtide.metadata.changes import ChangePlan
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedKey, SelectorKind, StandingKey, StandingSearch
+from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.types import TopicPartition
 from lowtide.replication.refusal import Refusal
@@ -43,7 +44,7 @@ def test_what_is_appended_is_searched_once() -> None:
         assert await broker.round() == [(0, 2, 5)]
         assert broker.erased == [(ID, [3, 4])]
         assert broker.requests == [ErasureRequest(ID, SelectorKind.KEYS, b"c" * 32, "User:a")]
-        assert broker.confirmations.added == [(ID, 0, 6)]
+        assert broker.confirmations.added == [(ID, 0, EraseGoal(0, 6))]
         assert await broker.round() == [(0, 5, 6)]
         assert await broker.round() == []
         assert broker.forgotten == broker.begun
@@ -453,7 +454,7 @@ def test_replicas_confirm_only_what_was_appended(end: int) -> None:
         log.keys.append(PERSON)
         broker.erasures_end = end
         await broker.round()
-        assert broker.confirmations.added == ([] if end < 0 else [(ID, 0, end)])
+        assert broker.confirmations.added == ([] if end < 0 else [(ID, 0, EraseGoal(0, end))])
 
     standing_broker(test)
 
