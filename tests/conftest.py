@@ -20,8 +20,14 @@ HERE = Path(__file__).parent
 UNTIL_S = float(os.environ.get("TEST_UNTIL", "inf"))
 """Seconds since 1970. CI sets it, so that it ends in time on a machine of any speed."""
 
-FIRST = ("pipeline", "chaos", "clients", "sim")
+FIRST = ("pipeline", "sim")
 """The folders of tests/ with the longest files. A long one at the end would leave other workers idle."""
+
+WAITING = ("chaos", "clients")
+"""Those whose files wait for other processes. Workers that all wait at once would leave the cores idle."""
+
+WAITING_UNTIL = 0.8
+"""Files that wait are spread among the others, up to this part of them."""
 
 
 def pytest_configure() -> None:
@@ -67,9 +73,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After pytest-randomly. The sort is stable: within a folder the order stays random."""
-    places = {folder: place for place, folder in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(HERE).parts[0], len(places)))
+    """Sorts the files, after pytest-randomly. Otherwise the order stays random."""
+    folders = {path: path.relative_to(HERE).parts[0] for path in dict.fromkeys(item.path for item in items)}
+    waiting = [path for path, folder in folders.items() if folder in WAITING]
+    others = [path for path in folders if path not in waiting]
+    others.sort(key=lambda path: FIRST.index(folders[path]) if folders[path] in FIRST else len(FIRST))
+    places = {path: place / len(others) for place, path in enumerate(others)}
+    places |= {path: WAITING_UNTIL * place / len(waiting) for place, path in enumerate(waiting)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -266,6 +266,7 @@ async def test_all_brokers_are_killed_right_after_a_topic_was_created(tmp_path: 
             await cluster.until_in_sync(TOPIC, number)
 
 
+@pytest.mark.slow
 async def test_brokers_are_killed_while_a_replica_is_added(tmp_path: Path) -> None:
     """Kills the leader, the controller and the new broker, which is frozen so that the reassignment can't end first."""
 

@@ -74,7 +74,6 @@ TRIALS: dict[str, Trial] = {
         brokers=3,
         before=LETTERS,
         replaced=((f"standing end {ERASURE}", f"standing end {NEWEST}"),),
-        slow=False,
     ),
     "docs/proof.md": Trial(
         brokers=3,

@@ -184,7 +184,7 @@ def test_one_person_is_gone_and_all_others_are_read(
     assert files_with(cluster, PERSON) == []
 
 
-@pytest.mark.parametrize("kind", ["header", "offsets"])
+@pytest.mark.parametrize("kind", [pytest.param("header", marks=pytest.mark.slow), "offsets"])
 def test_records_with_a_header_or_at_offsets_are_gone(
     cluster: LowtideCluster, admin: BlockingAdminClient, kind: str
 ) -> None:

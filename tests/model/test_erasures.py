@@ -72,15 +72,6 @@ NEEDED = [
 ]
 """Rule, number and kinds of faults, the ISR at the start, the harm without the rule, steps to it."""
 
-LARGEST = {
-    "durable_before_reported",
-    "lost_effect_starts_over",
-    "appends_in_epoch_of_search",
-    "flush_syncs_removals",
-    "leader_stops_before_unknown",
-}
-"""Rules whose searches take more than a second: `make test` leaves them to `make test-ci`."""
-
 IMPLIED = {
     "durable_before_confirming": "rewriting and reporting already need it",
     "effect_before_confirming": "a file without the records needs no effect, and rewriting waits for it",
@@ -92,7 +83,8 @@ IMPLIED = {
 
 @pytest.mark.parametrize(
     ("rule", "faults", "kinds", "members", "harm", "steps"),
-    [pytest.param(*row, id=row[0], marks=pytest.mark.slow if row[0] in LARGEST else ()) for row in NEEDED],
+    one_in(3, NEEDED),
+    ids=[row[0] for row in NEEDED],
 )
 def test_each_rule_of_erasures_is_needed(
     rule: str, faults: int, kinds: set[str], members: tuple[int, ...], harm: str, steps: int
@@ -197,7 +189,9 @@ COMPACTED_ROWS = NEEDED_COMPACTED + (SLOW_COMPACTED if FAULTS else [])
 
 
 @pytest.mark.parametrize(
-    ("rule", "faults", "kinds", "scope", "harm", "steps"), COMPACTED_ROWS, ids=[row[0] for row in COMPACTED_ROWS]
+    ("rule", "faults", "kinds", "scope", "harm", "steps"),
+    one_in(3, COMPACTED_ROWS),
+    ids=[row[0] for row in COMPACTED_ROWS],
 )
 def test_each_rule_of_compacted_logs_is_needed(
     rule: str, faults: int, kinds: set[str], scope: dict, harm: str, steps: int

@@ -128,6 +128,7 @@ def test_partitions_that_are_added_are_read_from_their_start(run, lowtide, lowti
     assert run(lowtide_topic, startingOffsets="earliest") == [[(1, 0), (1, 1)]]
 
 
+@pytest.mark.slow
 def test_deleted_records_end_the_query_before_it_reads_or_are_skipped(run, topic, fill, lowtide):
     from .conftest import delete_to
 

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from lowtide.admin.blocking import BlockingAdminClient
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP
 from lowtide.pipeline.options import OptionError
+from lowtide.pipeline.table import committing, writing
 from lowtide.pipeline.table import job as job_module
-from lowtide.pipeline.table import writing
 from lowtide.pipeline.table.committing import TableChange, commit_change
 from lowtide.pipeline.table.options import catalog_settings
 from lowtide.pipeline.table.progress import ERASURE, OFFSETS, ProgressError, carried, properties_of
@@ -170,7 +170,8 @@ def writing_of(table):
     return _dataframe_to_data_files(table.metadata, table.scan().to_arrow(), table.io)
 
 
-def test_another_partitioning_meanwhile_makes_a_round_write_again(jobs, fill, topic):
+def test_another_partitioning_meanwhile_makes_a_round_write_again(jobs, fill, topic, monkeypatch):
+    monkeypatch.setattr(committing, "FIRST_PAUSE_S", 0.001)  # It is lost in each of the attempts.
     fill(topic, {0: 10})
     jobs.job().round()
     fill(topic, {0: 10})

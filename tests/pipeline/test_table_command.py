@@ -57,6 +57,7 @@ def lowtide_command(folder: Path, *words: str) -> str:
     return rest
 
 
+@pytest.mark.slow
 def test_topics_are_written_until_the_job_is_stopped(lowtide: SimpleNamespace, topic: str, fill, tmp_path: Path):
     where = ["-b", lowtide.bootstrap, "--catalog", f"sqlite:///{tmp_path}/catalog.db", "--table", TABLE]
     fill(topic, {0: 30, 1: 10})

@@ -38,6 +38,7 @@ def send(jobs: LocalJobs, partition: int, *values: object) -> None:
     assert producer.flush(120) == 0
 
 
+@pytest.mark.slow
 def test_each_record_is_there_once_also_after_a_trim(jobs, spark, fill, topic):
     fill(topic, {0: 30, 1: 10}, key=b"k", headers=[("h", b"x")])
     jobs.job().round()

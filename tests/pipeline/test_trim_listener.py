@@ -48,6 +48,7 @@ def listening(spark, lowtide):
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.slow
 def test_a_topic_is_trimmed_to_what_all_its_queries_have_consumed(listening, started, topic, fill, begins):  # noqa: F811
     listening({"fast": [topic], "slow": [topic]}, trimInterval="10ms")
     fill(topic, {0: 3, 1: 3})

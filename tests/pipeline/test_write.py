@@ -187,6 +187,7 @@ def test_a_worker_keeps_its_producer_from_task_to_task(spark, lowtide, topic):
     assert all(header.producer_id >= 0 for header in headers)
 
 
+@pytest.mark.slow
 def test_a_stream_writes_each_micro_batch(spark, lowtide, topic, tmp_path: Path):
     source = tmp_path / "in"
     source.mkdir()

@@ -85,6 +85,7 @@ def assert_same(form: Any, ours: Any, theirs: Any) -> None:
         assert ours == (ZERO_TOPIC_ID if theirs is None and ours == ZERO_TOPIC_ID else plain(theirs))
 
 
+@pytest.mark.newest
 @each_case
 def test_same_bytes_and_values_as_kio(case: Case, seed: str) -> None:
     """kio reads our bytes to the same values and writes the same bytes; we read what kio writes."""

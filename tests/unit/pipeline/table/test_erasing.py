@@ -16,7 +16,7 @@ from lowtide.pipeline.table.maintenance import compact, expire
 from lowtide.pipeline.table.progress import OFFSETS, head_id, properties_of
 from lowtide.pipeline.table.rewriting import TableRewriteError, check_writable
 from lowtide.pipeline.table.schemas.decoding import DECODED_SCHEMA, PREFIX, arrow_schema_of
-from tests.examples import examples, one_in
+from tests.examples import one_in, rounds
 
 from .crashes import Crash, Steps, before_commit, crashing
 from .persons import (
@@ -230,7 +230,7 @@ class History:
 
 
 @given(st.lists(ACTIONS, min_size=3, max_size=12))
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(25), deadline=None, suppress_health_check=list(HealthCheck))
 def test_after_any_history_an_erased_person_is_in_no_file(tmp_path_factory, actions) -> None:
     with sqlite_catalog(tmp_path_factory.mktemp("history")) as catalog:
         history = History(catalog)
@@ -241,7 +241,7 @@ def test_after_any_history_an_erased_person_is_in_no_file(tmp_path_factory, acti
         assert progress is not None, "the sink's progress is carried through all commits of ours"
 
 
-@pytest.mark.parametrize("share", one_in(2, range(8)))
+@pytest.mark.parametrize("share", one_in(4, range(8)))
 def test_a_crash_at_each_step_is_completed_by_the_same_command(tmp_path_factory, share: int) -> None:
     at = share
     while True:

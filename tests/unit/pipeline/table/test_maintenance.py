@@ -354,7 +354,7 @@ def test_a_table_whose_files_may_belong_to_others_is_refused(catalog) -> None:
             work()
 
 
-@pytest.mark.parametrize("share", one_in(2, range(4)))
+@pytest.mark.parametrize("share", one_in(4, range(4)))
 def test_a_crash_of_a_compaction_or_an_expiry_loses_no_row(tmp_path_factory, share: int) -> None:
     at = share
     while True:

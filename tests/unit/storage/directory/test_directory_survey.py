@@ -8,12 +8,14 @@ from lowtide.protocol.types import topic_id_text
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.errors import StorageError
+from tests.examples import rounds
 
 from .managed_logs import A0, A1, B0, CLUSTER, CONFIG, ONE, A, B, World, append, damage_journal
 
 
+@pytest.mark.seeds
 def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
-    for seed in range(200):
+    for seed in range(rounds(200)):
         world = World(seed=seed)
         world.manager.directories.notes.write_registration(1, [ONE])  # Otherwise gaps could be Kafka's.
         logs = world.create(A0, A1, B0)

@@ -166,18 +166,17 @@ def test_a_damaged_filter_says_nothing_or_that_all_is_present() -> None:
     """Protects against bits that the disk has lost, anywhere, and against a file that was written in part."""
     batches = persons(3, 300)
     batches[0][0] = batches[2][0] = b"one"
-    whole = FilteredSegment(batches)
-    assert whole.encoded is not None
-    expected = whole.parts([b"one"])
+    segment = FilteredSegment(batches)
+    encoded, expected = segment.encoded, segment.parts([b"one"])
+    assert encoded is not None
     pages_at = HEAD_BYTES + 3 * SECTION_BYTES + 4
-    for position in range(len(whole.encoded)):
-        segment = FilteredSegment(batches)
+    for position in range(len(encoded)):
+        segment.filesystem.write_bytes(PATH, encoded)
         segment.change(PATH, position)
         parts = segment.parts([b"one"])
         assert parts is None if position < pages_at else parts in (expected, [(0, segment.size)]), position
-    for size in range(0, len(whole.encoded), 7):
-        segment = FilteredSegment(batches)
-        segment.filesystem.write_bytes(PATH, whole.encoded[:size])
+    for size in range(0, len(encoded), 7):
+        segment.filesystem.write_bytes(PATH, encoded[:size])
         assert segment.parts([b"one"]) in (None, expected, [(0, segment.size)])
 
 
