@@ -304,8 +304,8 @@ class TestFilters:
         monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", 1)
         monkeypatch.setattr(search_work, "TAIL_BYTES", 1_000)
 
-    def test_a_filter_is_built_once_and_used(self, files: SearchedFiles) -> None:
-        files.add([b"person"], [b"others"])
+    def test_a_filter_is_built_once_and_used(self, files: SearchedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+        files.add([b"others"], [b"person"])
         files.add([b"b"])
         files.add([b"person"], is_closed=False)
         found = files.done(uses_filters=True)
@@ -315,8 +315,12 @@ class TestFilters:
         files.damage(1, 65)
         found = files.done(uses_filters=True)
         assert [(each.has_filter, each.was_read) for each in found] == [(False, True), (False, False), (False, True)]
-        assert [offsets(each) for each in found] == [[0], [], [3]]
-        assert files.moved_bytes == files.segments[0].size // 2 + files.segments[2].size
+        assert [offsets(each) for each in found] == [[1], [], [3]]
+        read = files.segments[0].size // 2 + files.segments[2].size
+        assert files.moved_bytes == read, "the rate counts what is read"
+        monkeypatch.setattr(search_work, "PROGRESS_BYTES", 1)
+        files.run(uses_filters=True)
+        assert files.moved_bytes == read
 
     @pytest.mark.parametrize(
         ("selector", "uses_filters"),
