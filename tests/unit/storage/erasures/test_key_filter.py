@@ -250,6 +250,9 @@ def test_a_segment_has_a_bounded_number_of_sections(monkeypatch: pytest.MonkeyPa
     batches: list[list[bytes | None]] = [[b"%03d" % number] for number in range(200)]
     size = FilteredSegment(batches[:1]).size
     assert 40 < sections_of(FilteredSegment(batches)) <= 64
+    most = FilteredSegment(batches[:64])
+    assert sections_of(most) == 64
+    assert most.parts([b"000"]) == [(0, most.starts[1])]
     for minimum, expected in ((size, 20), (size + 1, 10), (2 * size, 10), (20 * size, 1), (1 << 20, 1)):
         monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", minimum)
         assert sections_of(FilteredSegment(batches[:20])) == expected

@@ -404,6 +404,12 @@ class TestFilters:
         files.add([b"a", b"b"])
         assert [each.has_filter for each in files.done(uses_filters=True)] == [False, True]
 
+    def test_an_invalid_filter_is_built_again(self, files: SearchedFiles) -> None:
+        files.add([b"person"])
+        files.filesystem.write_bytes(f"{FOLDER}/{0:020d}.keyfilter", b"of another version")
+        [done] = files.done(uses_filters=True)
+        assert (offsets(done), done.has_filter) == ([0], True)
+
     def test_markers_alone_make_a_filter_without_keys(self, files: SearchedFiles) -> None:
         files.add([b"person"], is_control=True)
         [done] = files.done(uses_filters=True)
