@@ -15,7 +15,7 @@ from lowtide.broker.ledger.erasure_ledger import LedgerPartition
 from lowtide.broker.ledger.standing_confirmations import PURPOSE, StandingConfirmations
 from lowtide.broker.network.peer_client import PeerError
 from lowtide.protocol.api_keys import ApiKey
-from lowtide.protocol.erasure_ledger_records import LedgerEntry
+from lowtide.protocol.erasure_ledger_records import CleanReplica, LedgerEntry
 from lowtide.protocol.erasure_record import EraseGoal
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.erase_records import (
@@ -253,11 +253,21 @@ def test_the_oldest_are_forgotten_if_there_are_too_many(monkeypatch: pytest.Monk
     with_brokers(test)
 
 
+def clean_to(offset: int) -> LedgerEntry:
+    """Broker 1 has confirmed that nothing is left below `offset`."""
+    entry = clean(1)
+    assert isinstance(entry.value, CleanReplica)
+    entry.value.offset = offset
+    return entry
+
+
 @pytest.mark.parametrize(
     ("entries", "asked"),
     [
         ([named(), clean(1)], [(2, 901)]),
         ([named(), clean(1, erasures_end=900), clean(2)], [(1, 901)]),
+        ([named(), clean_to(99), clean(2)], [(1, 901)]),
+        ([named(), clean_to(100), clean(2)], []),
         ([named(), named(searched_to=950, erasures_end=960), clean(1), clean(2, erasures_end=960)], [(1, 960)]),
         ([named(searched_to=950, erasures_end=960), named(), clean(1, erasures_end=960)], [(2, 960)]),
         ([named(erasures_end=1)], [(1, 1), (2, 1)]),

@@ -238,3 +238,100 @@ def test_what_was_appended_since_is_always_read() -> None:
     assert segment.parts([b"nobody"], size=end, floor=segment.size + 9) == [(segment.size + 9, end)]
     segment.change(LOG, segment.starts[1] + 17)
     assert segment.parts([b"one"], size=end) is None, "the last batch that it covers was replaced"
+
+
+def sections_of(segment: FilteredSegment) -> int:
+    assert segment.encoded is not None
+    return segment.encoded[99]
+
+
+def test_a_segment_has_a_bounded_number_of_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the size of a filter, and the gain: a section is no smaller than it must be, nor larger."""
+    batches: list[list[bytes | None]] = [[b"%03d" % number] for number in range(200)]
+    size = FilteredSegment(batches[:1]).size
+    assert 40 < sections_of(FilteredSegment(batches)) <= 64
+    most = FilteredSegment(batches[:64])
+    assert sections_of(most) == 64
+    assert most.parts([b"000"]) == [(0, most.starts[1])]
+    for minimum, expected in ((size, 20), (size + 1, 10), (2 * size, 10), (20 * size, 1), (1 << 20, 1)):
+        monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", minimum)
+        assert sections_of(FilteredSegment(batches[:20])) == expected
+
+
+def test_a_batch_that_can_not_be_read_makes_no_filter() -> None:
+    """Protects a person whose key is in it, also when other batches follow."""
+    batch = build_batch([(1, b"person", b"value", ())])
+    header, records = read_batch_header(batch), batch[RECORD_BATCH_OVERHEAD:]
+    for damaged in (records[:-1], records[:3]):
+        builder = KeyFilterBuilder(SECRET, 1_000)
+        builder.add(0, header, batch[:RECORD_BATCH_OVERHEAD], records)
+        builder.add(100, header, batch[:RECORD_BATCH_OVERHEAD], damaged)
+        builder.add(200, header, batch[:RECORD_BATCH_OVERHEAD], records)
+        assert builder.encode(SegmentEnd(300, 200, batch[:RECORD_BATCH_OVERHEAD])) is None
+
+
+def test_the_keys_of_all_sections_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_filter, "_HASHES_MAX", 500)
+    monkeypatch.setattr(key_filter, "_UNSORTED_MAX", 100)
+    for counts, is_built in (((250, 250), True), ((250, 251), False), ((1, 1, 499), False), ((166, 167, 167), True)):
+        batches = [[b"%d-%d" % (number, row) for row in range(count)] for number, count in enumerate(counts)]
+        assert (FilteredSegment(list(batches)).encoded is not None) == is_built, counts
+
+
+def test_without_memory_or_the_compiled_form_there_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the segment is read."""
+    whole = FilteredSegment([[b"one"], [b"two"]])
+    genuine = native.compiled
+    for missing in ("sort_hashes", "filter_pages"):
+        names = {name: getattr(genuine, name) for name in ("add_hashes", "sort_hashes", "filter_pages")}
+        stub = type("Stub", (), {name: staticmethod(each) for name, each in names.items()})
+        setattr(stub, missing, staticmethod(lambda *_: None))
+        monkeypatch.setattr(native, "compiled", stub)
+        assert FilteredSegment([[b"one"], [b"two"]]).encoded is None
+    monkeypatch.setattr(native, "compiled", None)
+    assert FilteredSegment([[b"one"], [b"two"]]).encoded is None
+    assert key_filter.encode_filter(SECRET, SegmentEnd(1, 0, bytes(RECORD_BATCH_OVERHEAD)), []) is None
+    assert whole.parts([b"one"]) is None
+
+
+def test_a_section_whose_beginning_was_freed_is_read_from_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first header is gone, so it can't be compared; the other sections still can."""
+    size = FilteredSegment([[b"one"]]).size
+    monkeypatch.setattr(key_filter, "_SECTION_BYTES_MIN", 2 * size)
+    segment = FilteredSegment([[b"one"], [b"two"], [b"six"], [b"ten"]])
+    content = segment.filesystem.read_bytes(LOG)
+    segment.filesystem.write_bytes(LOG, bytes(size) + content[size:])
+    assert segment.parts([b"two"], floor=size) == [(size, 2 * size)]
+    assert segment.parts([b"ten"], floor=size) == [(2 * size, 4 * size)]
+    assert segment.parts([b"ten"], floor=2 * size) == [(2 * size, 4 * size)]
+    segment.change(LOG, 2 * size + 17)
+    assert segment.parts([b"ten"], floor=2 * size) == [(2 * size, 4 * size)], "all that is left"
+    assert segment.parts([b"ten"], floor=size) == [(size, 4 * size)]
+
+
+def test_also_the_first_section_is_compared() -> None:
+    segment = FilteredSegment([[b"one"], [b"two"]])
+    segment.change(LOG, 17)
+    assert segment.parts([b"one"]) == [(0, segment.size)]
+
+
+def test_a_segment_without_keys_is_not_read() -> None:
+    """Its pages have no entries."""
+    assert FilteredSegment([[None], [None]]).parts([b"one"]) == []
+
+
+def test_entries_are_read_as_they_are_written() -> None:
+    """Two entries are three bytes, one alone is two; a full bucket has none, and may have every key."""
+    counts = bytearray(64)
+    counts[0], counts[1], counts[5], counts[6] = 255, 2, 1, 2
+    page = bytes(counts) + bytes.fromhex("236145 89970c bc0d")
+    found = [key_filter._entries_in(page, bucket) for bucket in range(7)]
+    assert found == [None, [0x123, 0x456], [], [], [], [0x789], [0x0C9, 0xDBC]]
+
+
+def test_a_full_bucket_may_have_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a forged filter has one. Other buckets of the page are read as before."""
+    segment = FilteredSegment([[b"one"], [b"two"]])
+    assert segment.parts([b"nobody"]) == []
+    monkeypatch.setattr(key_filter, "_entries_in", lambda *_: None)
+    assert segment.parts([b"nobody"]) == [(0, segment.size)]

@@ -150,9 +150,10 @@ def test_a_batch_is_decompressed_up_to_the_limit(monkeypatch: pytest.MonkeyPatch
         header = read_batch_header(each)
         matcher.search(header, matcher.records(header, each), found)
     assert list(found.offsets) == [40, 41, 42, 40, 41]
-    for limit in (size - 1, 999, 4_000):
+    medium = build_batch([(1, b"person", bytes(3_500), ())], compression=Compression.ZSTD)
+    for limit, each in ((size - 1, batch), (999, batch), (4_000, batch), (3_000, medium)):
         with pytest.raises(DecompressedTooLargeError):
-            RecordMatcher(person, decompressed_bytes_max=limit).records(read_batch_header(batch), batch)
+            RecordMatcher(person, decompressed_bytes_max=limit).records(read_batch_header(each), each)
 
 
 def test_keys_of_all_lengths_are_found_by_the_compiled_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +188,7 @@ def test_a_shortened_batch_keeps_the_times_of_its_records() -> None:
 
 def test_damaged_records_are_not_called_clean() -> None:
     """The plain form sees only damage in a batch that has the bytes of the selector."""
-    batch = build_batch([(1, b"other", b"v", [(b"who", b"x")])], base_offset=40)
+    batch = build_batch([(1, b"other", b"v", [(b"who", b"x"), (b"more", b"yz")])], base_offset=40)
     header = read_batch_header(batch)
     damaged = (batch[RECORD_BATCH_OVERHEAD:-1], batch[RECORD_BATCH_OVERHEAD:] + b"\0")
     names = [b"other"] if native.compiled is None else [b"other", b"person"]
