@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ import yaml
 from lowtide.metadata import keys
 
 ROOT = Path(__file__).resolve().parents[2]
+FIRST_CHECKED = "ff7b43f9"
+"""The subjects of commits after this one are checked."""
+
+SUBJECT_LENGTH = 72
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -27,6 +32,15 @@ def test_a_test_that_a_page_names_exists(path: str, name: str):
 @pytest.mark.parametrize("path", re.findall(r"`(tests/[\w/]+\.py)`", RECIPES + SECURITY))
 def test_a_file_of_tests_that_a_page_names_exists(path: str):
     assert (ROOT / path).is_file()
+
+
+def test_subjects_of_commits_are_short():
+    """Amend the commit (`git commit --amend`, or `git rebase -i` if others follow)."""
+    log = ["git", "log", "--format=%s", f"{FIRST_CHECKED}..HEAD"]
+    done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("these files are not from a clone with its history")
+    assert [subject for subject in done.stdout.splitlines() if len(subject) > SUBJECT_LENGTH] == []
 
 
 def test_the_five_recipes_are_there():
