@@ -402,8 +402,8 @@ class ClusterProcesses:
             await self.ask(broker_id, request, DELETE_RECORDS_VERSION, limit_s=timeout_ms / 1000 + ANSWER_LIMIT_S)
         )
 
-    async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> int:
-        """Asks whichever broker leads until it answers with success; returns it.
+    async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]], *, partition: int = 0) -> int:
+        """Asks whichever broker leads the partition until it answers with success; returns it.
 
         On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
         what it refuses.
@@ -412,7 +412,8 @@ class ClusterProcesses:
 
         async def is_acknowledged() -> bool:
             nonlocal leader
-            leader = (await self.until_partition(topic, lambda row: row.leader_id in self.awake)).leader_id
+            row = await self.until_partition(topic, lambda row: row.leader_id in self.awake, partition)
+            leader = row.leader_id
             error = ErrorCode((await ask(leader)).error_code)
             assert error in {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}, error
             return error == ErrorCode.NONE
@@ -420,16 +421,16 @@ class ClusterProcesses:
         await self.until(f"a request to the leader of {topic} succeeds", is_acknowledged)
         return leader
 
-    async def append(self, topic: str, values: Sequence[bytes]) -> int:
+    async def append(self, topic: str, values: Sequence[bytes], *, partition: int = 0) -> int:
         """Produces to whichever broker leads, until it acknowledges; returns the base offset."""
         row: Any = None
 
         async def produce(leader: int) -> Any:
             nonlocal row
-            row = await self.produce(leader, topic, values)
+            row = await self.produce(leader, topic, values, partition=partition)
             return row
 
-        await self.acknowledged(topic, produce)
+        await self.acknowledged(topic, produce, partition=partition)
         return int(row.base_offset)
 
     async def fetch(

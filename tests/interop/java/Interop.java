@@ -68,13 +68,22 @@ public final class Interop {
         line.put("what", what);
         for (int index = 0; index < namesAndValues.length; index += 2) {
             Object value = namesAndValues[index + 1];
-            line.put((String) namesAndValues[index], value instanceof Throwable ? value.toString() : value);
+            line.put((String) namesAndValues[index], value instanceof Throwable ? withCauses((Throwable) value) : value);
         }
         try {
             System.out.println(JSON.writeValueAsString(line));
         } catch (Exception error) {
             throw new IllegalArgumentException(line.toString(), error);
         }
+    }
+
+    /** An exception and what caused it, in one line: Streams says the broker's error only in the last cause. */
+    private static String withCauses(Throwable error) {
+        StringBuilder text = new StringBuilder(error.toString());
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            text.append("; caused by ").append(cause);
+        }
+        return text.toString();
     }
 
     /** The simple name of the exception that a call to the broker ended with, "none" if it did not. */
