@@ -30,7 +30,7 @@ from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasures
 from lowtide.protocol.records import BatchHeader, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 from lowtide.replication.topic_names import LEDGER_TOPIC
-from lowtide.storage.errors import DamagedSegmentError, StorageError
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
@@ -235,13 +235,15 @@ def _read(
     found = log.read(offset, STEP_BYTES, end_offset=end_offset).slice
     if found is None:
         return [], end_offset
-    content, next_offset = found.file.pread(found.size, found.position), offset
-    records: list[LedgerRecord] = []
+    next_offset, records = offset, list[LedgerRecord]()
     try:
+        content = found.file.pread(found.size, found.position)
         for batch, header in _sound_batches(content, offset, end_offset):
             next_offset = header.next_offset
             if not header.is_control:
                 records += _about(wanted, batch)
+    except OSError as error:
+        raise storage_error(found.file.path, error) from error
     except ProtocolError as error:
         raise DamagedSegmentError(found.file.path, f"from byte {found.position} on: {error}") from error
     return records, next_offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from lowtide.protocol.types import UNKNOWN_OFFSET
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
-from lowtide.storage.errors import DamagedSegmentError
+from lowtide.storage.errors import DamagedSegmentError, StorageError
 from tests.unit.storage.compaction.compacting import DIRECTORY, CompactedLog
 
 NONE, LATER = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -383,6 +384,20 @@ def test_a_ledger_that_was_cut_is_not_a_shorter_one(kept: int) -> None:
         read = await broker.ledger.read([place(number) for number in range(3)], broker.loop.time() + 0.01)
         assert read == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert broker.failed
+
+    in_ledger(test)
+
+
+def test_a_disk_that_fails_a_read_is_answered() -> None:
+    """Protects the log directory from staying online, and a task from failing every second."""
+
+    async def test(broker: BrokerOfLedger) -> None:
+        broker.put(entry())
+        broker.world.filesystem.fail_next("read", errno.EIO, path_contains=".log")
+        assert (await broker.ledger.page(read_request(0))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        [error] = broker.failed
+        assert isinstance(error, StorageError)
+        assert not isinstance(error, DamagedSegmentError)
 
     in_ledger(test)
 
