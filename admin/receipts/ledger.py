@@ -1,12 +1,14 @@
 """Reads the ledger of erasures from its topic, and writes exports of it.
 
-An export is JSON lines: the first has the cluster's id, the others key and value of a record in base64.
+An export is JSON lines: the first has the cluster's id and a digest of the others, which have key and value of a record
+in base64.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -36,9 +38,11 @@ LedgerRow: TypeAlias = tuple[bytes, bytes | None]
 
 
 class ExportHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of an export."""
+    """The first line of an export. Exports of earlier versions have only the cluster's id."""
 
     cluster_id: str
+    sha256: str | None = None
+    """Of all other lines, with their ends, in hexadecimal digits."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +88,14 @@ def ledger_entry(key: bytes, value: bytes | None) -> LedgerEntry | None:
 
 def export_lines(ledger: Ledger) -> Iterator[bytes]:
     """Yields the lines of an export, each with its end."""
-    yield msgspec.json.encode(ExportHead(ledger.cluster_id)) + b"\n"
+    digest = sha256()
+    for line in _record_lines(ledger):
+        digest.update(line)
+    yield msgspec.json.encode(ExportHead(ledger.cluster_id, digest.hexdigest())) + b"\n"
+    yield from _record_lines(ledger)
+
+
+def _record_lines(ledger: Ledger) -> Iterator[bytes]:
     for key, value in ledger.rows.items():
         yield msgspec.json.encode(ExportedRecord(key, value)) + b"\n"
 

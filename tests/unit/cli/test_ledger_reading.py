@@ -79,6 +79,30 @@ def test_an_export_has_what_was_read(tmp_path):
     assert read_export(str(path)) == ledger
 
 
+def test_an_export_that_was_changed_or_cut_is_refused(tmp_path):
+    """Protects from a replay that leaves out what damaged lines named."""
+    ledger = read(LedgerClient([encode_entry(named()), encode_entry(clean(1))]))
+    path, content = tmp_path / "export", b"".join(export_lines(ledger))
+    head_end = content.index(b"\n") + 1
+    for position in range(head_end, len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CommandError):
+            read_export(str(path))
+        path.write_bytes(content[:position])
+        with pytest.raises(CommandError):
+            read_export(str(path))
+
+
+def test_an_export_of_an_earlier_version_has_no_digest(tmp_path):
+    ledger = read(LedgerClient([encode_entry(named())]))
+    _, *lines = export_lines(ledger)
+    path = tmp_path / "export"
+    path.write_bytes(b"".join([b'{"cluster_id":"cluster"}\n', *lines]))
+    assert read_export(str(path)) == ledger
+
+
 def test_records_of_later_versions_are_left_out():
     assert list(read(LedgerClient([(b"\x00\x63later", b"x"), encode_entry(clean(1))])).entries()) == [clean(1)]
 
