@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -39,20 +40,24 @@ def entries_of(ledger: Ledger) -> Iterator[LedgerEntry]:
 
 
 def read_export(path: str) -> Ledger:
-    """Reads an export. Errors: CommandError, with the line if one is invalid."""
-    number = 0
+    """Reads an export. Errors: CommandError, with the line if one is invalid, and if lines were changed or cut off."""
+    number, digest = 0, sha256()
     try:
         with Path(path).open("rb") as file:
             lines = _lines(path, file)
             number = 1
-            ledger = Ledger(msgspec.json.decode(next(lines, b""), type=ExportHead).cluster_id, {})
+            head = msgspec.json.decode(next(lines, b""), type=ExportHead)
+            ledger = Ledger(head.cluster_id, {})
             for number, line in enumerate(lines, 2):  # noqa: B007 - the error has the number
+                digest.update(line)
                 record = msgspec.json.decode(line, type=ExportedRecord)
                 ledger.add(record.key, record.value)
     except msgspec.MsgspecError as error:
         raise misused(f"{path} line {number} is not that of an export of the ledger: {error}.") from None
     except OSError as error:
         raise misused(f"{path} can't be read: {error.strerror}.") from None
+    if head.sha256 not in (None, digest.hexdigest()):
+        raise misused(f"{path} is damaged or not whole: its lines are not those that were exported.")
     return ledger
 
 

@@ -1,12 +1,14 @@
 """Reads the ledger of erasures from its topic, and writes exports of it.
 
-An export is JSON lines: the first has the cluster's id, the others key and value of a record in base64.
+An export is JSON lines: the first has the cluster's id and a digest of the others, which have key and value of a record
+in base64.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -17,11 +19,12 @@ from lowtide.admin.offsets import OffsetSpec
 from lowtide.admin.receipts.envelope import ReceiptError
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.records import Record, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, Record, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
+    from lowtide.admin.records import FetchedRecords
 
 LEDGER_TOPIC: Final = "__lowtide_erasures"
 
@@ -35,9 +38,11 @@ LedgerRow: TypeAlias = tuple[bytes, bytes | None]
 
 
 class ExportHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of an export."""
+    """The first line of an export. Exports of earlier versions have only the cluster's id."""
 
     cluster_id: str
+    sha256: str | None = None
+    """Of all other lines, with their ends, in hexadecimal digits."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +88,14 @@ def ledger_entry(key: bytes, value: bytes | None) -> LedgerEntry | None:
 
 def export_lines(ledger: Ledger) -> Iterator[bytes]:
     """Yields the lines of an export, each with its end."""
-    yield msgspec.json.encode(ExportHead(ledger.cluster_id)) + b"\n"
+    digest = sha256()
+    for line in _record_lines(ledger):
+        digest.update(line)
+    yield msgspec.json.encode(ExportHead(ledger.cluster_id, digest.hexdigest())) + b"\n"
+    yield from _record_lines(ledger)
+
+
+def _record_lines(ledger: Ledger) -> Iterator[bytes]:
     for key, value in ledger.rows.items():
         yield msgspec.json.encode(ExportedRecord(key, value)) + b"\n"
 
@@ -116,17 +128,16 @@ class LedgerReader:
         offset, end = [await self._offset_at(place) for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
         is_first = True
         while offset < end:
-            fetched = (await self._client.fetch_records(_PARTITION, offset)).records
-            following = _next_offset(fetched, offset)
-            if following <= offset:
-                break
+            fetched = await self._client.fetch_records(_PARTITION, offset)
+            batches = _batches(fetched, offset)
+            following = batches[-1][1].next_offset
             if is_first and self._bytes_max is not None:
-                kept = max(self._bytes_max * (following - offset) // max(len(fetched), 1), 1)
+                kept = max(self._bytes_max * (following - offset) // max(len(fetched.records), 1), 1)
                 self.is_cut = end - kept > following
             if is_first and self.is_cut:
                 following = Offset(end - kept)
             else:
-                for record in _records(fetched, offset, end):
+                for record in _records(fetched.records, batches, offset, end):
                     if record.key is not None:
                         yield record.key, record.value
             offset, is_first = following, False
@@ -138,23 +149,36 @@ class LedgerReader:
         return found.offset
 
 
-def _next_offset(batches: bytes | memoryview, offset: Offset) -> Offset:
-    """Returns the offset after some batches; `offset` if there is none. Errors: ReceiptError."""
+def _batches(fetched: FetchedRecords, offset: Offset) -> list[tuple[int, BatchHeader]]:
+    """Returns position and header of each batch from `offset` on; at least one.
+
+    Errors: ReceiptError, also for wrong offsets: no CRC contains the first offset of a batch.
+    """
     try:
-        return max((header.next_offset for _, header in iterate_batches(batches)), default=offset)
+        batches = list(iterate_batches(fetched.records))
     except ProtocolError as error:
         raise _unreadable(offset, error) from error
+    if not batches:
+        raise _unreadable(offset, "no whole batch was returned")
+    reached: Offset = 0
+    for _, header in batches:
+        if header.base_offset < reached or not offset < header.next_offset <= fetched.high_watermark:
+            raise _unreadable(offset, f"a batch has the wrong offsets {header.base_offset} to {header.last_offset}")
+        reached = header.next_offset
+    return batches
 
 
-def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> Iterator[Record]:
+def _records(
+    content: bytes | memoryview, batches: list[tuple[int, BatchHeader]], offset: Offset, end: Offset
+) -> Iterator[Record]:
     """Yields the records of some batches. Errors: ReceiptError."""
     try:
-        for position, header in iterate_batches(batches):
-            if not check_crc(batches, position, header):
+        for position, header in batches:
+            if not check_crc(content, position, header):
                 raise ReceiptError(f"the CRC of the ledger's batch at offset {header.base_offset} is wrong")
             if header.is_control:
                 continue
-            batch = memoryview(batches)[position : position + header.size_bytes]
+            batch = memoryview(content)[position : position + header.size_bytes]
             for record in iterate_records(batch, max_bytes=BATCH_BYTES_MAX):
                 if offset <= record.offset < end:
                     yield record
@@ -162,5 +186,5 @@ def _records(batches: bytes | memoryview, offset: Offset, end: Offset) -> Iterat
         raise _unreadable(offset, error) from error
 
 
-def _unreadable(offset: Offset, error: ProtocolError) -> ReceiptError:
+def _unreadable(offset: Offset, error: ProtocolError | str) -> ReceiptError:
     return ReceiptError(f"the ledger can't be read at offset {offset} or later: {error}")

@@ -7,7 +7,7 @@ answer was lost is repeated, so the ledger may have a record twice; the later on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,13 +24,13 @@ from lowtide.broker.promises import future_of
 from lowtide.protocol.api_keys import API, ApiKey
 from lowtide.protocol.client.retries import Backoff
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry, decode_key, encode_entry
-from lowtide.protocol.errors import ErrorCode
+from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.read_erasures import ErasuresPartition, ReadErasuresRequest, ReadErasuresResponse
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest, WriteErasuresResponse
-from lowtide.protocol.records import iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, check_crc, iterate_batches, iterate_records
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 from lowtide.replication.topic_names import LEDGER_TOPIC
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ class ErasureLedger:
     async def read(self, partitions: Collection[LedgerPartition], deadline: float) -> list[LedgerEntry] | ErrorCode:
         """Returns the committed entries about partitions, the last one of each key.
 
-        Errors: COORDINATOR_NOT_AVAILABLE if the time is over, those that no repetition can mend.
+        Errors: COORDINATOR_NOT_AVAILABLE if the time is over, INVALID_RECORD for a record of an unknown version, others
+        that no repetition can mend.
         """
         rows = [ErasuresPartition(topic_id=each.topic_id, partition_index=each.partition) for each in partitions]
         found: dict[bytes, LedgerEntry] = {}
@@ -155,7 +156,10 @@ class ErasureLedger:
             if answer.error_code != ErrorCode.NONE:
                 return ErrorCode(answer.error_code)
             for each in answer.records:
-                entry = decode_entry(each.key, each.value)
+                try:
+                    entry = decode_entry(each.key, each.value)
+                except ProtocolError:
+                    return ErrorCode.INVALID_RECORD
                 if entry is not None:
                     found[each.key] = entry
             next_offset = answer.next_offset
@@ -177,11 +181,11 @@ class ErasureLedger:
             if next_offset >= end_offset:
                 return ReadErasuresResponse(error_code=ErrorCode.NONE, records=records)
             try:
-                batches, next_offset = _read(log, next_offset, end_offset)
+                found_here, next_offset = _read(log, next_offset, end_offset, wanted)
             except StorageError as error:
                 self._broker.replicas.on_read_failed(found, error)
                 return ReadErasuresResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
-            records += _about(wanted, batches)
+            records += found_here
             await asyncio.sleep(0)
         return ReadErasuresResponse(error_code=ErrorCode.NONE, records=records, next_offset=next_offset)
 
@@ -221,23 +225,49 @@ class ErasureLedger:
             return API[key].response(error_code=ErrorCode.NETWORK_EXCEPTION)
 
 
-def _read(log: Log, offset: Offset, end_offset: Offset) -> tuple[bytes, Offset]:
-    """Returns batches from `offset` on, and the offset after them. Errors: StorageError."""
+def _read(
+    log: Log, offset: Offset, end_offset: Offset, wanted: set[tuple[TopicId, int]]
+) -> tuple[list[LedgerRecord], Offset]:
+    """Returns the records about some partitions in the batches from `offset` on, and the offset after these batches.
+
+    Errors: StorageError, also for damaged bytes: a record that is left out would be an erasure that nobody repeats.
+    """
     found = log.read(offset, STEP_BYTES, end_offset=end_offset).slice
     if found is None:
-        return b"", end_offset
-    content = found.file.pread(found.size, found.position)
-    return content, max((header.next_offset for _, header in iterate_batches(content)), default=end_offset)
+        return [], end_offset
+    next_offset, records = offset, list[LedgerRecord]()
+    try:
+        content = found.file.pread(found.size, found.position)
+        for batch, header in _sound_batches(content, offset, end_offset):
+            next_offset = header.next_offset
+            if not header.is_control:
+                records += _about(wanted, batch)
+    except OSError as error:
+        raise storage_error(found.file.path, error) from error
+    except ProtocolError as error:
+        raise DamagedSegmentError(found.file.path, f"from byte {found.position} on: {error}") from error
+    return records, next_offset
 
 
-def _about(wanted: set[tuple[TopicId, int]], content: bytes) -> list[LedgerRecord]:
-    """Returns the records about some partitions."""
-    found = []
+def _sound_batches(content: bytes, offset: Offset, end_offset: Offset) -> Iterator[tuple[bytes, BatchHeader]]:
+    """Yields the batches from `offset` on, at least one. The first may begin below it.
+
+    Errors: ProtocolError for a wrong CRC, and for wrong offsets: no CRC contains the first offset of a batch.
+    """
+    reached: Offset = 0
     for at, header in iterate_batches(content):
-        if header.is_control:
-            continue
-        for record in iterate_records(content[at : at + header.size_bytes], max_bytes=MAXIMUM_DECOMPRESSED_BYTES):
-            key = decode_key(record.key)
-            if key is not None and (key.topic_id, key.partition) in wanted:
-                found.append(LedgerRecord(key=record.key or b"", value=record.value))
-    return found
+        has_place = reached <= header.base_offset and offset < header.next_offset <= end_offset
+        if not has_place or not check_crc(content, at, header):
+            raise ProtocolError(f"the batch at {at} has a wrong CRC or wrong offsets")
+        yield content[at : at + header.size_bytes], header
+        reached = header.next_offset
+    if not reached:
+        raise ProtocolError("no whole batch is there")
+
+
+def _about(wanted: set[tuple[TopicId, int]], batch: bytes) -> Iterator[LedgerRecord]:
+    """Yields the records about some partitions. Errors: ProtocolError."""
+    for record in iterate_records(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES):
+        key = decode_key(record.key)
+        if key is not None and (key.topic_id, key.partition) in wanted:
+            yield LedgerRecord(key=record.key or b"", value=record.value)

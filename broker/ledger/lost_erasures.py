@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from lowtide.broker.ledger.erasure_ledger import ErasureLedger, LedgerPartition
 from lowtide.broker.ledger.erasure_marks import ErasureMarks
-from lowtide.broker.ledger.named_records import RecordNames, committed_records, offsets_of, still_there
+from lowtide.broker.ledger.named_records import RecordNames, committed_records, last_end, offsets_of, still_there
 from lowtide.broker.partitions.compacted_erasures import searching_everywhere, why_not_searchable
 from lowtide.broker.partitions.erasures import append_erasures, is_compacted
 from lowtide.broker.partitions.older_versions import ErasureTerms
 from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.types import TopicPartition
+from lowtide.protocol.types import UNKNOWN_OFFSET, TopicPartition
 from lowtide.replication.refusal import Refusal
 from lowtide.storage.erasures.log_search import SearchedLog, SearchFailure
 from lowtide.storage.erasures.record_search import FoundRecords, OffsetSelector
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lowtide.broker.context import BrokerContext
     from lowtide.broker.partitions.replica_searches import SearchParts
     from lowtide.metadata.image import ImageDelta, MetadataImage
+    from lowtide.protocol.types import Offset
     from lowtide.replication.partition import Partition
 
 ATTEMPT_S: Final = 30
@@ -94,6 +95,7 @@ class LostErasures:
     async def _repeat_all(self, lacking: list[Partition]) -> None:
         try:
             deadline = asyncio.get_running_loop().time() + ATTEMPT_S
+            ends = {each.topic_partition: self._marked_end(each) for each in lacking}
             places = [LedgerPartition(each.topic_id, each.topic_partition.partition) for each in lacking]
             entries = await self._ledger.read(places, deadline)
             if isinstance(entries, ErrorCode):
@@ -105,12 +107,37 @@ class LostErasures:
                 )
                 return
             for partition, place in zip(lacking, places, strict=True):
-                await self._repeat(partition, committed_records(entries, place), deadline)
+                if await self._repeat(partition, committed_records(entries, place), deadline):
+                    self._tell_what_lacks(partition, last_end(entries, place), ends[partition.topic_partition])
         finally:
             self._running = False
 
-    async def _repeat(self, partition: Partition, named: dict[UUID, RecordNames], deadline: float) -> None:
-        """Appends the erasures that the log lacks, and notes that it has them.
+    def _marked_end(self, partition: Partition) -> Offset:
+        """Returns the end of the last erasure as the metadata store has it."""
+        topic, number = partition.topic_partition
+        state = self._broker.metadata.image.topics.get(topic)
+        return 0 if state is None else state.partitions[number].erasures_end
+
+    def _tell_what_lacks(self, partition: Partition, known_end: Offset, marked_end: Offset) -> None:
+        """Logs an error if the ledger is older than the last erasure, such as one from the same disk as the log.
+
+        An erasure is in the ledger before the metadata store has its end. After a repetition the store has a higher
+        end than any record of the ledger; then the lack is only possible.
+        """
+        if known_end >= marked_end:
+            return
+        places = {"partition": str(partition.topic_partition), "known_end": known_end, "last_end": marked_end}
+        if known_end == UNKNOWN_OFFSET:
+            self._broker.log.error(
+                "the erasure ledger lacks the erasures of a log: erased records can be read; erase them again", **places
+            )
+        else:
+            self._broker.log.warning(
+                "the erasure ledger may lack the last erasures of a log: replay an export of it", **places
+            )
+
+    async def _repeat(self, partition: Partition, named: dict[UUID, RecordNames], deadline: float) -> bool:
+        """Appends the erasures that the log lacks, and notes that it has them. Returns whether it has.
 
         If that fails, the next tick repeats it.
         """
@@ -123,22 +150,23 @@ class LostErasures:
                 partition=str(partition.topic_partition),
                 reason=outcome.value,
             )
-            return
+            return False
         if partition.log is not log or partition.leader_epoch != leader_epoch or not partition.is_leader:
-            return
+            return False
         if is_compacted(log):
             count = await self._repeat_everywhere(partition, named, outcome, deadline)
         else:
             count = self._appended(partition, named, outcome.records)
         if count < 0:
-            return
+            return False
         self._broker.log.info(
             "erasures were repeated because the log lacks them",
             partition=str(partition.topic_partition),
             erased=count,
             absent=max(ranges.count - count, 0),
         )
-        await self._marks.note({partition.topic_partition: log.log_end_offset}, deadline, replaces=True)
+        ends = {partition.topic_partition: log.log_end_offset}
+        return await self._marks.note(ends, deadline, replaces=True) == ErrorCode.NONE
 
     def _appended(self, partition: Partition, named: dict[UUID, RecordNames], found: FoundRecords) -> int:
         """Appends the erasures of named records that are in the log. Returns how many; -1 if it can't."""

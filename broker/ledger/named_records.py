@@ -25,6 +25,7 @@ from lowtide.protocol.erasure_ledger_records import (
 )
 from lowtide.protocol.messages.find_records import NAMED_MAX, NO_KIND
 from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.protocol.types import UNKNOWN_OFFSET, Offset
 from lowtide.storage.erasures.record_search import FoundRecords
 
 if TYPE_CHECKING:
@@ -58,6 +59,18 @@ def committed_records(entries: Iterable[LedgerEntry], place: LedgerPartition) ->
         if (key.topic_id, key.partition) == place:
             named.setdefault(UUID(bytes=bytes(key.erasure_id)), set()).update(names_of(value.records))
     return named
+
+
+def last_end(entries: Iterable[LedgerEntry], place: LedgerPartition) -> Offset:
+    """Returns the highest exclusive end of the committed erasures of a partition; -1 without one."""
+    return max(
+        (
+            each.value.erasures_end
+            for each in entries
+            if isinstance(each.value, NamedRecords) and (each.key.topic_id, each.key.partition) == place
+        ),
+        default=UNKNOWN_OFFSET,
+    )
 
 
 def still_there(found: FoundRecords, named: Collection[RecordName]) -> FoundRecords:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import iterate_records
 from lowtide.protocol.types import NO_PRODUCER_ID
+from lowtide.storage.errors import storage_error
 from lowtide.storage.log.segments.segment_file import FileSlice, batches_of
 from lowtide.storage.log.segments.segment_list import NOTHING_READ, LogRead
 
@@ -79,11 +80,16 @@ def _has_records(header: BatchHeader) -> bool:
 
 
 def _reaches(read: FileSlice, position: FilePosition, header: BatchHeader, offset: Offset) -> bool:
-    """Returns whether a batch has a record at or above `offset`. A large or damaged one counts as if it had."""
+    """Returns whether a batch has a record at or above `offset`. A large or damaged one counts as if it had.
+
+    Errors: StorageError.
+    """
     if header.size_bytes > SEARCHED_MAX:
         return True
-    batch = read.file.pread(header.size_bytes, position)
     try:
+        batch = read.file.pread(header.size_bytes, position)
         return any(record.offset >= offset for record in iterate_records(batch, max_bytes=SEARCHED_MAX))
+    except OSError as error:
+        raise storage_error(read.file.path, error) from error
     except ProtocolError:
         return True

@@ -17,7 +17,7 @@ from lowtide.broker.promises import future_of
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, iterate_batches, read_record
-from lowtide.storage.errors import StorageError
+from lowtide.storage.errors import storage_error
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
 from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
 
@@ -65,7 +65,7 @@ async def read_contents(
         partial(task.submit, partial(_read, read.slice, given_up, bytes_max))
     )
     if isinstance(outcome, OSError):
-        raise StorageError(str(log.directory), str(outcome)) from outcome
+        raise storage_error(log.directory, outcome) from outcome
     if isinstance(outcome, ProtocolError):  # A damaged header.
         return GivenUpContents(given_up[-1].last_offset)
     if isinstance(outcome, BaseException):

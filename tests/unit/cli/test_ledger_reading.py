@@ -79,6 +79,30 @@ def test_an_export_has_what_was_read(tmp_path):
     assert read_export(str(path)) == ledger
 
 
+def test_an_export_that_was_changed_or_cut_is_refused(tmp_path):
+    """Protects from a replay that leaves out what damaged lines named."""
+    ledger = read(LedgerClient([encode_entry(named()), encode_entry(clean(1))]))
+    path, content = tmp_path / "export", b"".join(export_lines(ledger))
+    head_end = content.index(b"\n") + 1
+    for position in range(head_end, len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CommandError):
+            read_export(str(path))
+        path.write_bytes(content[:position])
+        with pytest.raises(CommandError):
+            read_export(str(path))
+
+
+def test_an_export_of_an_earlier_version_has_no_digest(tmp_path):
+    ledger = read(LedgerClient([encode_entry(named())]))
+    _, *lines = export_lines(ledger)
+    path = tmp_path / "export"
+    path.write_bytes(b"".join([b'{"cluster_id":"cluster"}\n', *lines]))
+    assert read_export(str(path)) == ledger
+
+
 def test_records_of_later_versions_are_left_out():
     assert list(read(LedgerClient([(b"\x00\x63later", b"x"), encode_entry(clean(1))])).entries()) == [clean(1)]
 
@@ -121,7 +145,7 @@ class FetchedLedger(LedgerClient):
     async def fetch_records(self, partition, offset):
         self.asked.append(offset)
         return FetchedRecords(
-            records=self.fetches[offset], log_start_offset=0, high_watermark=9, last_stable_offset=9, aborted=()
+            records=self.fetches[offset], log_start_offset=0, high_watermark=106, last_stable_offset=106, aborted=()
         )
 
 
@@ -152,9 +176,28 @@ def test_markers_and_records_without_a_key_are_left_out():
     assert rows_of(FetchedLedger({0: fetched}, latest=3)) == ([b"a"], False)
 
 
-def test_a_fetch_without_a_batch_ends_the_reading():
-    """Protects a command from fetching the same place for ever."""
-    assert rows_of(FetchedLedger({0: batch(0, b"a"), 1: b""}, latest=2)) == ([b"a"], False)
+@pytest.mark.parametrize("content", [b"", batch(1, b"b")[:-1]], ids=["empty", "cut"])
+def test_a_fetch_without_a_whole_batch_is_an_error(content: bytes):
+    """Protects a command from fetching the same place for ever, and from taking a part for the whole ledger."""
+    with pytest.raises(ReceiptError, match="the ledger can't be read at offset 1 or later: no whole batch"):
+        rows_of(FetchedLedger({0: batch(0, b"a"), 1: content}, latest=2))
+
+
+@pytest.mark.parametrize("base_offset", [0, 2, 1 << 40, -5])
+def test_batches_with_wrong_offsets_are_an_error(base_offset: int):
+    """Protects from leaving out records: no CRC contains the first offset of a batch."""
+    fetched = batch(0, b"a", b"b") + batch(base_offset, b"c", b"d") + batch(4, b"e")
+    if base_offset == 2:
+        assert rows_of(FetchedLedger({0: fetched}, latest=5)) == ([b"a", b"b", b"c", b"d", b"e"], False)
+        return
+    with pytest.raises(ReceiptError, match="the ledger can't be read at offset 0 or later: "):
+        rows_of(FetchedLedger({0: fetched}, latest=5))
+
+
+def test_a_last_batch_beyond_the_end_of_the_topic_is_an_error():
+    client = FetchedLedger({0: batch(0, b"a"), 1: batch(1 << 40, b"b")}, latest=2)
+    with pytest.raises(ReceiptError, match="the ledger can't be read at offset 1 or later: "):
+        rows_of(client)
 
 
 @pytest.mark.parametrize(("bytes_max", "expected"), [(1, b"f"), (2, b"ef"), (3, b"def"), (4, b"abcdef")])

@@ -93,6 +93,7 @@ class LackingBroker:
         self.terms: Any = None
         self.not_searchable: Refusal | None = None
         self.warnings: list[str] = []
+        self.errors: list[str] = []
         self.tasks_begun: list[asyncio.Task[None]] = []
         broker: Any = SimpleNamespace(
             metadata=SimpleNamespace(broker_id=1, image=self.image),
@@ -101,7 +102,7 @@ class LackingBroker:
             tasks=SimpleNamespace(spawn=lambda work, name: self.tasks_begun.append(asyncio.ensure_future(work))),
             log=SimpleNamespace(
                 info=lambda *_, **__: None,
-                error=lambda *_, **__: None,
+                error=lambda text, **_: self.errors.append(text),
                 warning=lambda text, **_: self.warnings.append(text),
             ),
         )
@@ -439,3 +440,29 @@ class TestEverywhere:
             assert len(whole.appended) == (trouble == "refused")
 
         self.compacted(test)
+
+
+@pytest.mark.parametrize(
+    ("entries", "marked_end", "errors", "warnings"),
+    [
+        ([named(4)], 90, [], []),
+        ([named(4)], 91, [], ["the erasure ledger may lack the last erasures"]),
+        ([named(4, number=1)], 90, ["the erasure ledger lacks the erasures"], []),
+        ([], 90, ["the erasure ledger lacks the erasures"], []),
+    ],
+    ids=["whole", "older", "of another partition", "empty"],
+)
+def test_a_ledger_that_lacks_the_last_erasure_is_not_taken_for_a_whole_one(
+    entries: list[LedgerEntry], marked_end: int, errors: list[str], warnings: list[str]
+) -> None:
+    """Protects from silence when the ledger was put back with the log, or was lost: nobody else knows the erasure."""
+
+    async def test(broker: LackingBroker) -> None:
+        broker.entries = entries
+        broker.topic.partitions[0].erasures_end = marked_end
+        broker.see()
+        assert await broker.tick() == [(0, END)]
+        assert [text.partition(" of a log")[0] for text in broker.errors] == errors
+        assert [text.partition(" of a log")[0] for text in broker.warnings] == warnings
+
+    lacking(test)

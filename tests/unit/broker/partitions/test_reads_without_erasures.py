@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from lowtide.broker.partitions.erasures import append_erasures
+from lowtide.broker.partitions.fetch import records_only
 from lowtide.protocol.batch_building import build_batch
 from lowtide.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from lowtide.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from lowtide.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from lowtide.protocol.offset_ranges import OffsetRanges
-from lowtide.protocol.records import iterate_batches
+from lowtide.protocol.records import iterate_batches, read_batch_header
+from lowtide.storage.errors import StorageError
 
 from .leading import NONE, Leading, simulate
 
@@ -164,3 +168,16 @@ def test_no_search_by_time_names_an_erased_record(waits_s: float) -> None:
         assert (await offset_at(world, MAX_TIMESTAMP))[1] in {3, 5}
 
     simulate(run)
+
+
+def test_a_disk_that_fails_while_a_batch_is_looked_into_is_a_storage_error() -> None:
+    """Protects the log directory from staying online."""
+    batch = build_batch([(1, b"k", b"v", ()), (1, b"k", b"v", ())], base_offset=0, leader_epoch=0)
+
+    def fail(_size: int, _position: int) -> bytes:
+        raise OSError(errno.EIO, "failed")
+
+    read: Any = SimpleNamespace(file=SimpleNamespace(path="log", pread=fail))
+    with pytest.raises(StorageError) as caught:
+        records_only._reaches(read, 0, read_batch_header(batch), 1)
+    assert caught.value.error_number == errno.EIO
