@@ -176,6 +176,8 @@ class StreamPorts:
     headers: Mapping[str, str]
     schemas: SchemaValues | None
     """Reads values by a schema registry."""
+    sweep: Callable[[], None]
+    """Ends sessions that have expired, and those of removed users. The stream ends with the client of its session."""
 
 
 async def search_stream(
@@ -186,7 +188,7 @@ async def search_stream(
 
     async def send(lines: _Lines) -> None:
         tasks = TaskRegistry(lambda *_: None)  # A page that is gone ends the search too.
-        tasks.spawn(_report(search, lines), name="progress of a search")
+        tasks.spawn(_report(search, lines, ports.sweep), name="progress of a search")
         try:
             await search.run(lines.send_hits)
         finally:
@@ -211,6 +213,7 @@ async def follow_stream(
         skipped = 0
         await lines.send("followed", {"next": follow.offsets, "skipped": 0, "records": 0, "troubles": []})
         while clock.monotonic_ms() < end_ms:
+            ports.sweep()
             found = await follow.round()
             skipped += found.skipped
             await lines.send_hits(found.hits)
@@ -257,9 +260,10 @@ def _trouble(error: AdminError) -> str:
     return refused(error).sentence
 
 
-async def _report(search: Search, lines: _Lines) -> None:
+async def _report(search: Search, lines: _Lines, sweep: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
+        sweep()
         await lines.send("progress", _progress(search))
 
 

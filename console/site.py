@@ -121,7 +121,9 @@ class ConsoleSite:
         self._sessions = Sessions(settings, ports)
         self._files = read_files(files or OsFileSystem())
         schemas = SchemaValues(settings.registry, ports.clock) if settings.registry else None
-        self._streams = StreamPorts(clock=ports.clock, headers=PAGE_HEADERS, schemas=schemas)
+        self._streams = StreamPorts(
+            clock=ports.clock, headers=PAGE_HEADERS, schemas=schemas, sweep=self._sessions.sweep
+        )
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes."""

@@ -169,8 +169,9 @@ class TableJob:
         topic = self._cluster.find_topics([options.topic], self._cluster.deadline())[options.topic]
         for table in (main, dead):
             check_topic_id(None if table is None else table.before, options.topic, topic.topic_id)
-        positions = self._positions(main, dead)
-        bounds = self._bounds([TopicPartition(options.topic, number) for number in topic.leaders], positions)
+        places = [TopicPartition(options.topic, number) for number in topic.leaders]
+        positions = self._positions(main, dead, places)
+        bounds = self._bounds(places, positions)
         plan = plan_round(positions, bounds, options.rows_per_round_max)
         if plan.losses and not options.skips_lost:
             raise DataLossError(f"{plan.losses[0]}. With --on-data-loss skip the job goes on without them")
@@ -199,10 +200,10 @@ class TableJob:
                 return bounds
             time.sleep(SETTLE_PAUSE_S)
 
-    def _positions(self, main: RoundTable, dead: RoundTable | None) -> Positions:
-        """Returns where the table ends."""
+    def _positions(self, main: RoundTable, dead: RoundTable | None, places: Sequence[TopicPartition]) -> Positions:
+        """Returns where the table ends. The table has nothing yet of partitions that are newer than its progress."""
         if main.before is not None:
-            return main.before.positions
+            return main.before.positions_of(places)
         if self._options.start_at != "table":
             return {}
         topic = self._options.topic

@@ -10,7 +10,7 @@ snapshots take none with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lowtide.pipeline.ranges import Positions, positions_from_text, positions_to_json
@@ -60,6 +60,10 @@ class TableProgress(NamedTuple):
     snapshot_id: int
     committed_ms: int
     """When the snapshot was committed, by the clock of the committing machine."""
+
+    def positions_of(self, places: Iterable[TopicPartition]) -> Positions:
+        """Returns the positions, with 0 for the partitions among `places` that were added after the commit."""
+        return {**dict.fromkeys(places, 0), **self.positions}
 
 
 def ancestry(metadata: TableMetadata, until: int | None = None) -> Iterator[Snapshot]:

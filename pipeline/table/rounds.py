@@ -66,8 +66,8 @@ def check_topic_id(before: TableProgress | None, topic: str, now: TopicId) -> No
 def plan_round(positions: Positions, bounds: Mapping[TopicPartition, LogBounds], rows_max: int) -> RoundPlan:
     """Returns the next offsets to read. `positions` are those of the table.
 
-    A partition without a position begins at its start. A position below the start of the log is a loss; the plan then
-    begins at that start. Errors: ProgressError (`check_ends`).
+    A partition without a position begins at its start: nobody knows what a table without progress lacks. A position
+    below the start of the log is a loss; the plan then begins at that start. Errors: ProgressError (`check_ends`).
     """
     start: Positions = {}
     losses = []

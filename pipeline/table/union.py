@@ -78,8 +78,8 @@ def _starts(topic: str, progress: TableProgress | None, options: Mapping[str, st
     cluster = shared_cluster(client)
     found = cluster.find_topics([topic], cluster.deadline())[topic]
     check_topic_id(progress, topic, found.topic_id)
-    known = {} if progress is None else progress.positions
     places = [TopicPartition(topic, number) for number in sorted(found.leaders)]
+    known = {} if progress is None else progress.positions_of(places)
     return json.dumps({topic: {str(place.partition): known.get(place, EARLIEST) for place in places}})
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from lowtide.admin.client import AdminClient
 from lowtide.admin.topics import NewTopic
+from lowtide.console.own_users import OwnUsers, Role, line_of, new_user
+from lowtide.console.settings import LoginKind
+from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.testing.cluster import LowtideCluster
 from tests.unit.admin.schemas.registry_server import schema_registry
 
@@ -165,16 +169,32 @@ async def test_new_records_are_followed_and_the_page_ends_it(cluster: LowtideClu
         reader.close()
 
 
+async def test_following_ends_with_the_session_of_its_user(cluster: LowtideCluster, topic: str):
+    """A user who is removed from the console's file gets no more records, without another request."""
+    files = MemoryFileSystem()
+    line = line_of("ann", new_user(Role.READ, "right", Random(1), iterations=1))
+    files.write_bytes("/users", line.encode())
+    own = {"login": LoginKind.USERS, "users": OwnUsers(files, "/users", print)}
+    async with console_of({"bootstrap.servers": cluster.bootstrap}, **own) as page, asyncio.timeout(LIMIT_S):
+        body = json.dumps({"user": "ann", "password": "right"}).encode()
+        answer = await page.visitor.ask("/console/api/login", "POST", body, **OWN)
+        reader = Lines(page, Cookie=answer.headers["set-cookie"].partition(";")[0])
+        assert "followed" in await reader.begin({"topic": topic})
+        files.write_bytes("/users", b"# nobody\n")
+        assert await reader.rest() == ["trouble"]
+
+
 class Lines:
     """The lines of an answer that goes on."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, **headers: str) -> None:
         self._visitor = page.visitor
+        self._headers = OWN | headers
 
     async def begin(self, given: dict[str, Any]) -> Any:
         """Follows; returns the first line."""
         body = json.dumps(given).encode()
-        names = {name.replace("_", "-"): value for name, value in OWN.items()}
+        names = {name.replace("_", "-"): value for name, value in self._headers.items()}
         names |= {"Host": f"{self._visitor.host}:{self._visitor.port}", "Content-Length": str(len(body))}
         head = "\r\n".join(["POST /console/api/follow HTTP/1.1", *(f"{k}: {v}" for k, v in names.items()), "", ""])
         await self._visitor.send(head.encode() + body)
@@ -192,6 +212,13 @@ class Lines:
             found: list[Any] | None = (await self.line()).get("hits")
             if found:
                 return found
+
+    async def rest(self) -> list[str]:
+        """Returns the kinds of the lines up to the end of the answer, without those that say how far it came."""
+        kinds = []
+        while size := int(await self._visitor.reader.readline(), 16):
+            kinds += json.loads((await self._visitor.reader.readexactly(size + 2))[:-2])
+        return [kind for kind in kinds if kind != "followed"]
 
     def close(self) -> None:
         self._visitor.writer.close()

@@ -35,6 +35,7 @@ NEED_SPARK = (
         "table_dead_rounds",
         "table_erase",
         "table_kills",
+        "table_partitions",
         "table_registry",
         "trim",
         "trim_listener",

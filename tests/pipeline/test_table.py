@@ -88,18 +88,6 @@ def test_a_round_is_limited_and_says_that_more_waits(jobs, fill, topic):
     assert jobs.offsets() == places({0: 30, 1: 10})
 
 
-def test_new_partitions_are_read_from_their_start(lowtide, jobs, fill, topic):
-    from confluent_kafka.admin import AdminClient, NewPartitions
-
-    fill(topic, {0: 3, 1: 3})
-    jobs.job().round()
-    admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
-    fill(topic, {2: 4})
-    jobs.job().round()
-    assert jobs.offsets() == places({0: 3, 1: 3, 2: 4})
-
-
 def test_offsets_without_records_make_progress_too(lowtide, jobs, topic):
     """An aborted transaction leaves its records and a marker; the table gets none of them."""
     producer = Producer({"bootstrap.servers": lowtide.bootstrap, "transactional.id": f"t-{topic}"})

@@ -54,6 +54,20 @@ def test_each_record_is_there_once_also_after_a_trim(jobs, spark, fill, topic):
 
 
 @pytest.mark.slow
+def test_records_of_a_new_partition_that_are_deleted_already_are_missed(lowtide, jobs, spark, fill, topic):
+    from confluent_kafka.admin import NewPartitions
+
+    fill(topic, {0: 3, 1: 3})
+    jobs.job().round()
+    admin = AdminClient({"bootstrap.servers": lowtide.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
+    fill(topic, {2: 4})
+    delete_to(jobs.bootstrap, topic, {2: 3})
+    with pytest.raises(Exception, match="offset"):
+        union(jobs, spark).collect()
+
+
+@pytest.mark.slow
 def test_new_records_have_the_columns_of_the_table(jobs, spark):
     send(jobs, 0, {"a": 1, "b": {"c": "x"}})
     jobs.job("json").round()
