@@ -204,6 +204,8 @@ class ClusterPartitionHistory:
             # Kafka.
             self.places[value] = offset
             self.seen.pop(place, None)
+            if self.erasures is not None:
+                self.erasures.on_written_again(value)
         elif place != offset:
             self.fail(f"R5: {value[:40]!r} stands at {place} and at {offset}")
 

@@ -127,6 +127,11 @@ class ErasedHistory:
         for place in list(self._in_effect):
             self._lose(place)
 
+    def on_written_again(self, value: bytes) -> None:
+        """Handles a batch without an answer that its producer repeats after an erasure: the erasure came before it."""
+        self.erased -= {value}
+        self.clean -= {value}
+
     def void_deletes(self) -> None:
         """Handles an unclean election."""
         self.erased = self.clean = frozenset()

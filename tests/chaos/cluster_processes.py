@@ -405,8 +405,8 @@ class ClusterProcesses:
     async def acknowledged(self, topic: str, ask: Callable[[int], Awaitable[Any]], *, partition: int = 0) -> int:
         """Asks whichever broker leads the partition until it answers with success; returns it.
 
-        On a busy machine a leader may lose its short session just then, or a follower's: it has appended nothing of
-        what it refuses.
+        On a busy machine a leader may lose its short session just then, or a follower's. A leader that loses its own
+        may have appended what it refuses, and that may stay.
         """
         leader = -1
 
