@@ -126,13 +126,22 @@ class JsonDecoder:
             batch.parsed += self._parsed_singly(batch, good)
 
     def _parsed_singly(self, batch: _Batch, good: list[int]) -> list[pa.StructArray]:
-        """Parses records that have been read. If PyArrow refuses one nevertheless, that one is dead."""
+        """Parses records that have been read. If PyArrow refuses one nevertheless, that one is dead.
+
+        Of what has no column, such as an empty object in one record and an empty array in another, each is parsed as
+        what it has itself.
+        """
         parsed = parse_together(_taken(batch.texts, np.array(good)), self._parsed_as)
         if parsed is not None:
             return [parsed]
         found = []
         for place in good:
-            one = parse_together(_taken(batch.texts, np.array([place])), self._parsed_as)
+            text = _taken(batch.texts, np.array([place]))
+            one = parse_together(text, self._parsed_as)
+            if one is None:
+                own = Sightings()
+                own.add(self._reader.read(text[0].as_py()))
+                one = parse_together(text, parsed_as(own.tally, self._columns))
             if one is None:
                 batch.dead[place] = "the value is JSON, but PyArrow can't parse it"
             else:

@@ -82,6 +82,13 @@ def test_each_record_is_a_row_or_dead_with_what_was_written(first, second):
             assert is_same(without_nulls(json.loads(written)) if written is not None else None, read), (written, row)
 
 
+def test_empty_values_of_different_kinds_are_rows():
+    """They make no column, so none of them can be in another one's way."""
+    values = [b'{"a": {}}', b'{"a": []}', b'{"a": [[]]}', b'{"a": null}', b'{"a": {"b": {}}}', b'{"a": {"b": []}}']
+    types, rows, dead = rows_and_dead([[batch_of(values)]])
+    assert (types, sorted(rows), dead) == ([], list(range(6)), {})
+
+
 def rows_and_dead(tasks):
     table = GrowingTable()
     rows, dead = table.round(tasks)
