@@ -115,7 +115,7 @@ $(COMPILED): | $(INSTALLED)-pipeline
 	@$(PYTEST) --collect-only -qq tests/unit/broker >/dev/null & \
 	  $(PYTEST) --collect-only -qq --ignore=tests/unit/broker $(SUITE) >/dev/null || true; wait; touch $@
 
-test: $(COMPILED) kcat etcd java ## some of every kind of test, in about six minutes on two cores: docs/own-tests.md
+test: $(COMPILED) kcat etcd java ## some of every kind of test, in about five minutes on two cores: docs/own-tests.md
 	@$(FEW) $(SPREAD) -m "not slow" $(SUITE) $(ARGS)
 
 test-ci: $(INSTALLED)-pipeline kcat etcd java ## what CI adds to test: slow tests, all drawn examples, more seeds, asyncio's debug mode, no compiled code
