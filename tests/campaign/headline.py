@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .evidence import Sum
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+VIOLATIONS = README.parent / "docs/lab/violations.md"
 
 CLUSTERS = ("cluster", "drawn faults", "erasures")
 CRASH_STATE, POWER_CUT = "crash state", "power cut of a disk"
@@ -40,8 +41,16 @@ def headline(lines: Sequence[Sum], kinds: Sequence[Kind] = KINDS) -> str:
         since = min(line.last[:10] for line in lines if DELETES in line.faults)
         searched += f" {deletes:,} acknowledged deletes were checked since {since}."
     broken = max((line.last[:10] for line in lines if line.violations), default=None)
-    last = "No violation was found" if broken is None else f"Last violation: {broken}, fixed"
+    count = open_count(VIOLATIONS.read_text(encoding="utf-8"))
+    ends = f"; {count} findings are open" if count else ", fixed"
+    last = "No violation was found" if broken is None else f"Last violation: {broken}{ends}"
     return f"**{searched} {last}** ([violations](docs/lab/violations.md), [evidence](docs/lab/evidence.md))."
+
+
+def open_count(violations: str) -> int:
+    """Returns the number of rows under *Open* in docs/lab/violations.md."""
+    section = violations.partition("## Open\n")[2].partition("\n## ")[0]
+    return max(section.count("\n| ") - 1, 0)
 
 
 def with_headline(text: str, sentence: str) -> str:

@@ -37,7 +37,7 @@ def test_numbers_are_added_over_kinds():
     ]
     sentence = headline.headline(lines)
     assert "42 simulated clusters, 7 killed brokers, 0 power cuts" in sentence
-    assert "Last violation: 2026-01-02, fixed" in sentence
+    assert "Last violation: 2026-01-02" in sentence
     assert "No violation was found" in headline.headline(lines[2:])
     assert "acknowledged deletes" not in sentence
 
@@ -46,6 +46,12 @@ def test_deletes_are_added_over_all_kinds_that_count_them():
     lines = [line("cluster", acknowledged_delete=1000), line("one broker", acknowledged_delete=20), line("kill")]
     assert "1,020 acknowledged deletes were checked since 2026-01-02." in headline.headline(lines)
     assert lines[0].fault_count() == 0
+
+
+def test_open_findings_are_counted():
+    rows = "| seen | by |\n|---|---|\n| one | a |\n| two | b |\n"
+    assert headline.open_count(f"# V\n\n## Open\n\nText.\n\n{rows}\n## Records\n\n{rows}") == 2
+    assert headline.open_count(f"# V\n\n## Records\n\n{rows}") == 0
 
 
 def test_only_the_sentence_of_the_readme_changes():
