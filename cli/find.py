@@ -91,7 +91,7 @@ def selector_of(keys: Sequence[str], keys_from: str | None, header: str | None, 
 
 
 def check_erasure_id(erasure_id: UUID | None) -> None:
-    """Errors: CommandError for the id that means none: the ledger would have no confirmation of such an erasure."""
+    """Refuses the id that means none: the ledger keeps no confirmations of such an erasure. Errors: CommandError."""
     if erasure_id is not None and not erasure_id.int:
         raise misused("an erasure can't have the id of zeros only.")
 

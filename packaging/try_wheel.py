@@ -4,7 +4,7 @@
 
 It starts the installed broker, writes records, deletes and erases some with the commands of the README, reads the
 others, and compares what is printed with the README. In the end SIGTERM must stop the broker with exit status 0. Needs
-Python's package index for the dependencies. A Python that is missing is an error.
+Python's package index for the dependencies. A missing Python is an error.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def deletes_of(cluster: ClusterSimulation) -> int:
 
 
 def run_seed(seed: int, kinds: tuple[str, ...] | None = None) -> SeedResult:
-    """Runs one seed."""
+    """Runs one seed of the simulated cluster. An exception ends it, and is its violation."""
     try:
         cluster = simulate_cluster(seed, kinds=kinds)
     except Exception as error:  # noqa: BLE001 - the others are searched all the same

@@ -1,7 +1,7 @@
 """Reads the ledger of erasures from its topic, and writes exports of it.
 
-An export is JSON lines: the first has the cluster's id and a digest of the others, which have key and value of a record
-in base64.
+An export is JSON lines. The first line has the cluster's id and a digest of the other lines. Each of those has the key
+and the value of a record, in base64.
 """
 
 from __future__ import annotations

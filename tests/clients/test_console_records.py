@@ -170,7 +170,7 @@ async def test_new_records_are_followed_and_the_page_ends_it(cluster: LowtideClu
 
 
 async def test_following_ends_with_the_session_of_its_user(cluster: LowtideCluster, topic: str):
-    """A user who is removed from the console's file gets no more records, without another request."""
+    """The stream ends soon after its user is removed from the console's file, even if nobody sends a request."""
     files = MemoryFileSystem()
     line = line_of("ann", new_user(Role.READ, "right", Random(1), iterations=1))
     files.write_bytes("/users", line.encode())

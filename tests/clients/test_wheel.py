@@ -125,7 +125,7 @@ def test_a_release_knows_its_repository(tmp_path: Path):
 
 
 def test_the_source_distribution_has_what_a_packager_installs(source: Path):
-    """The pages to which README.md links, and what they tell operators to copy."""
+    """Protects readers without the repository: they have the pages that README.md links, and what those say to copy."""
     targets = re.findall(r"\]\((?!https:)([^)#]+)", (source / "README.md").read_text(encoding="utf-8"))
     assert "docs/quick-start.md" in targets
     copied = ("packaging/systemd/lowtide.service", "packaging/kubernetes/lowtide.yaml", "observability", "examples")

@@ -373,7 +373,7 @@ class TestFilters:
         assert search._must_build(segment, 8_000) == is_built
 
     def test_a_search_that_is_cancelled_leaves_no_filter(self, files: SearchedFiles) -> None:
-        """Nobody would give it its name, or remove it: it attests keys."""
+        """Protects from a filter that attests keys under a temporary name, which nobody renames or removes."""
         files.add([b"person"])
         files.add([b"person"])
         steps = files.steps(uses_filters=True)
