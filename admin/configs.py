@@ -71,9 +71,10 @@ class ConfigChange(NamedTuple):
     value: str | float | bool | None = None
     operation: ConfigOperation = ConfigOperation.SET
 
-
-def _text(change: ConfigChange) -> str | None:
-    return None if change.value is None else property_text(change.key, change.value)
+    @property
+    def text(self) -> str | None:
+        """The value as brokers read it."""
+        return None if self.value is None else property_text(self.key, self.value)
 
 
 def _own_broker(resource: ConfigResource) -> BrokerId | None:
@@ -145,7 +146,7 @@ async def alter_configs(
                     AlterableConfig(
                         name=change.key,
                         config_operation=change.operation,
-                        value=_text(change),
+                        value=change.text,
                     )
                     for change in wanted[resource]
                 ],

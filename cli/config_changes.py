@@ -79,13 +79,7 @@ async def alter(
     possible = [
         each.name for each, error in outcomes.items() if error is None and each.type is ConfigResourceType.TOPIC
     ]
-    forecasts = (
-        await _forecasts(
-            call, possible, {each.key: None if each.value is None else str(each.value) for each in changes}
-        )
-        if possible
-        else {}
-    )
+    forecasts = await _forecasts(call, possible, {each.key: each.text for each in changes})
     more = {each: {"forecast": forecasts.get(each.name)} for each in outcomes if each.name in possible}
     code = report_each(outcomes, call.output, done="could be changed", more=more)
     if call.output is Output.TEXT:
@@ -99,6 +93,8 @@ async def _forecasts(
 ) -> dict[str, dict[str, int]]:
     """Returns by topic what the next retention pass would delete; nothing of topics whose leaders do not say."""
     found: dict[str, dict[str, int]] = {}
+    if not names:  # A request without names is for all topics.
+        return found
     for name, topic in (await call.client.describe_topics(names)).items():
         if isinstance(topic, AdminError):
             continue

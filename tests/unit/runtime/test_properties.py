@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.admin.configs import ConfigChange, _text
+from lowtide.admin.configs import ConfigChange
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.topics import NewTopic, _creatable
 from lowtide.broker.config.key import ConfigError
@@ -45,8 +45,8 @@ def test_the_keys_of_a_cluster_may_have_numbers() -> None:
 def test_topics_and_changes_may_have_numbers() -> None:
     (config,) = _creatable(NewTopic(name="t", configs={"retention.ms": 5})).configs
     assert (config.name, config.value) == ("retention.ms", "5")
-    assert _text(ConfigChange("preallocate", value=True)) == "true"
-    assert _text(ConfigChange("preallocate")) is None
+    assert ConfigChange("preallocate", value=True).text == "true"
+    assert ConfigChange("preallocate").text is None
 
 
 def test_settings_of_a_client_name_the_key_that_has_no_value() -> None:
