@@ -332,6 +332,8 @@ class ForgettingWork:
                 continue
             erasures = load.history.erasures
             assert erasures is not None
+            what = f"all replicas of {load.history.name} know that all is committed, the last erasure too"
+            await cluster_end.until(self._cluster, partial(self._is_all_committed, load), what, CLEAN_WITHIN_S)
             logs = self._logs(load)
             start = max((log.log_start_offset for _, log in logs), default=0)
             first: set[Offset] | None = None
@@ -356,6 +358,9 @@ class ForgettingWork:
 
     def _logs(self, load: PartitionLoad) -> list[tuple[Machine, Log]]:
         return [(each, log) for each in self._cluster.machines if (log := _log_of(each, load)) is not None]
+
+    def _is_all_committed(self, load: PartitionLoad) -> bool:
+        return all(log.high_watermark == log.log_end_offset for _, log in self._logs(load))
 
     def _are_clean(self, load: PartitionLoad, logs: list[tuple[Machine, Log]], texts: frozenset[bytes]) -> bool:
         return not any(self._left_in(load, machine, log, texts) for machine, log in logs)

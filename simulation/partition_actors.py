@@ -29,6 +29,9 @@ from lowtide.simulation.loaded_partition import PRODUCE_VERSION, WRITTEN_NOTHING
 
 _SHORT_TIMEOUT_MS: Final = 300
 TIMEOUT_MS: Final = 3000
+_LOOKS: Final = 40
+_LOOK_S: Final = 0.05
+"""Reads may end before an erasure until its broker knows that the erasure is committed."""
 _COMMIT_GRACE_MS: Final = 500
 """The time of a broker's own disk beyond a delete's timeout."""
 
@@ -251,11 +254,16 @@ class Reader(Actor):
         if found is None:
             return None
         position, end = found
+        looks = 0
         while position < end:
             answer = await self.fetch(broker_id, position)
             if answer is None:
                 return None
             if not answer[1] and (self.load.history.erasures is None or self.next_offset <= position):
-                raise HistoryError(f"R3: {self.load.history.name}: nothing is read at {position} of {found}")
+                looks += 1
+                if self.load.history.erasures is None or looks > _LOOKS:
+                    raise HistoryError(f"R3: {self.load.history.name}: nothing is read at {position} of {found}")
+                await asyncio.sleep(_LOOK_S)
+                continue
             position = self.next_offset
         return found
