@@ -269,6 +269,19 @@ def is_bearable(frame: bytes) -> bool:
     return not BEARABLE_PARTITIONS < wanted <= 10_000
 
 
+def are_bearable(stream: bytes) -> bool:
+    """Returns whether none of the frames harms others rightly, as a broker splits the bytes by their lengths."""
+    position = 0
+    while (end := position + 4) <= len(stream):
+        end += max(int.from_bytes(stream[position:end], "big", signed=True), 0)
+        if end > len(stream):
+            break
+        if not is_bearable(stream[position + 4 : end]):
+            return False
+        position = end
+    return True
+
+
 def seeds_of(requests: RandomRequests, golden: Sequence[bytes]) -> list[bytes]:
     """Frames to damage: those of real clients, and one of each API and version."""
     return [*golden, *(requests.frame(key, version, 1) for key, version in SERVED)]

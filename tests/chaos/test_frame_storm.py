@@ -27,7 +27,7 @@ from tests.campaign.struck import strike
 
 from .fuzz_topics import FUZZ_TOPICS, HONEST_TOPIC, golden_requests, make_fuzz_topics, remove_topics, topic_ids
 from .probing import ANSWER_LIMIT_S, STUCK_S, Prober
-from .random_requests import RandomRequests, is_bearable, mutated, seeds_of
+from .random_requests import RandomRequests, are_bearable, mutated, seeds_of
 from .serving import ServeProcess
 
 FRAMES = int(os.environ.get("FRAMES", "10000"))
@@ -122,19 +122,23 @@ class Storm:
 
     def _next(self, rng: random.Random) -> tuple[bytes, int, bool]:
         """Bytes to send, how many frames they are, and whether the connection ends with them."""
-        stream = bytearray()
         count = rng.choice((2, 3, 5)) if rng.random() < BURST else 1
+        stream = self._stream(rng, count)
+        while not are_bearable(stream + Prober.probe(0)):
+            stream = self._stream(rng, count)
+        if rng.random() < CUT:
+            return stream[: rng.randrange(len(stream))], count, True
+        return stream, count, False
+
+    def _stream(self, rng: random.Random, count: int) -> bytes:
+        stream = bytearray()
         for _ in range(count):
             frame = mutated(rng.choice(self._seeds), rng)
-            while not is_bearable(frame):
-                frame = mutated(rng.choice(self._seeds), rng)
             size = len(frame)
             if rng.random() < WRONG_LENGTH:
                 size = rng.choice((size - 1, size + 1, size + 70_000, 0, -1, 1 << 20, 104_857_600, 2**31 - 1))
             stream += _LENGTH.pack(size) + frame
-        if rng.random() < CUT:
-            return bytes(stream[: rng.randrange(len(stream))]), count, True
-        return bytes(stream), count, False
+        return bytes(stream)
 
     async def _send(self, prober: Prober, stream: bytes, *, is_cut: bool) -> str:
         """Returns the outcome: answered, closed, stuck (a fetch that waits, say), or cut by the test."""
@@ -182,5 +186,9 @@ async def test_a_storm_of_damaged_frames_harms_no_client(tmp_path: Path) -> None
 def test_no_damaged_frame_sets_a_quota() -> None:
     """A quota for all clients may be a byte in a day: a client that it slows down is not harmed."""
     (frame,) = [each for each in golden_requests() if int.from_bytes(each[:2], "big") == ApiKey.ALTER_CLIENT_QUOTAS]
-    assert not is_bearable(frame)
-    assert is_bearable(frame[:-3]), "one that can't be read is sent"
+    size, probe = len(frame).to_bytes(4, "big"), Prober.probe(1)
+    assert not are_bearable(size + frame + probe)
+    assert are_bearable(size + frame[:-3]), "one that can't be read is sent"
+    assert frame.endswith(b"\0")
+    assert not are_bearable(size + frame[:-1] + probe), "the next frame's first byte is its last"
+    assert not are_bearable(bytes(4) + size + frame + probe), "it is not the first"
