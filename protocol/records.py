@@ -203,6 +203,24 @@ def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size_bytes
 
 
+def sound_batches(buffer: Buffer, offset: Offset, end_offset: Offset) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields position and header of each complete batch of a read from `offset` on, at least one.
+
+    The first may begin below `offset`. Errors: ProtocolError for a wrong CRC, and for offsets that don't rise or aren't
+    below `end_offset`: no CRC contains the first offset of a batch.
+    """
+    reached: Offset = 0
+    for position, header in iterate_batches(buffer):
+        if not check_crc(buffer, position, header):
+            raise ProtocolError(f"the batch at offset {header.base_offset} has a wrong CRC")
+        if not (reached <= header.base_offset and offset < header.next_offset <= end_offset):
+            raise ProtocolError(f"a batch has the wrong offsets {header.base_offset} to {header.last_offset}")
+        yield position, header
+        reached = header.next_offset
+    if not reached:
+        raise ProtocolError("no whole batch is there")
+
+
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Returns a zigzag varint of at most 64 bits, and its end. Errors: ProtocolError if it is too long or truncated."""
     raw = shift = 0

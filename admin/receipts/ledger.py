@@ -19,7 +19,7 @@ from lowtide.admin.offsets import OffsetSpec
 from lowtide.admin.receipts.envelope import ReceiptError
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry
 from lowtide.protocol.errors import ErrorCode, ProtocolError
-from lowtide.protocol.records import BatchHeader, Record, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, Record, iterate_records, sound_batches
 from lowtide.protocol.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -150,22 +150,11 @@ class LedgerReader:
 
 
 def _batches(fetched: FetchedRecords, offset: Offset) -> list[tuple[int, BatchHeader]]:
-    """Returns position and header of each batch from `offset` on; at least one.
-
-    Errors: ReceiptError, also for wrong offsets: no CRC contains the first offset of a batch.
-    """
+    """Returns position and header of each batch from `offset` on; at least one. Errors: ReceiptError."""
     try:
-        batches = list(iterate_batches(fetched.records))
+        return list(sound_batches(fetched.records, offset, fetched.high_watermark))
     except ProtocolError as error:
         raise _unreadable(offset, error) from error
-    if not batches:
-        raise _unreadable(offset, "no whole batch was returned")
-    reached: Offset = 0
-    for _, header in batches:
-        if header.base_offset < reached or not offset < header.next_offset <= fetched.high_watermark:
-            raise _unreadable(offset, f"a batch has the wrong offsets {header.base_offset} to {header.last_offset}")
-        reached = header.next_offset
-    return batches
 
 
 def _records(
@@ -174,8 +163,6 @@ def _records(
     """Yields the records of some batches. Errors: ReceiptError."""
     try:
         for position, header in batches:
-            if not check_crc(content, position, header):
-                raise ReceiptError(f"the CRC of the ledger's batch at offset {header.base_offset} is wrong")
             if header.is_control:
                 continue
             batch = memoryview(content)[position : position + header.size_bytes]
@@ -186,5 +173,5 @@ def _records(
         raise _unreadable(offset, error) from error
 
 
-def _unreadable(offset: Offset, error: ProtocolError | str) -> ReceiptError:
+def _unreadable(offset: Offset, error: ProtocolError) -> ReceiptError:
     return ReceiptError(f"the ledger can't be read at offset {offset} or later: {error}")

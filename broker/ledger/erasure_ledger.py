@@ -27,7 +27,7 @@ from lowtide.protocol.erasure_ledger_records import LedgerEntry, decode_entry, d
 from lowtide.protocol.errors import ErrorCode, ProtocolError
 from lowtide.protocol.messages.read_erasures import ErasuresPartition, ReadErasuresRequest, ReadErasuresResponse
 from lowtide.protocol.messages.write_erasures import LedgerRecord, WriteErasuresRequest, WriteErasuresResponse
-from lowtide.protocol.records import BatchHeader, check_crc, iterate_batches, iterate_records
+from lowtide.protocol.records import iterate_records, sound_batches
 from lowtide.protocol.types import UNKNOWN_OFFSET, Offset, TopicId
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.storage.errors import DamagedSegmentError, StorageError, storage_error
@@ -238,31 +238,15 @@ def _read(
     next_offset, records = offset, list[LedgerRecord]()
     try:
         content = found.file.pread(found.size, found.position)
-        for batch, header in _sound_batches(content, offset, end_offset):
+        for at, header in sound_batches(content, offset, end_offset):
             next_offset = header.next_offset
             if not header.is_control:
-                records += _about(wanted, batch)
+                records += _about(wanted, content[at : at + header.size_bytes])
     except OSError as error:
         raise storage_error(found.file.path, error) from error
     except ProtocolError as error:
         raise DamagedSegmentError(found.file.path, f"from byte {found.position} on: {error}") from error
     return records, next_offset
-
-
-def _sound_batches(content: bytes, offset: Offset, end_offset: Offset) -> Iterator[tuple[bytes, BatchHeader]]:
-    """Yields the batches from `offset` on, at least one. The first may begin below it.
-
-    Errors: ProtocolError for a wrong CRC, and for wrong offsets: no CRC contains the first offset of a batch.
-    """
-    reached: Offset = 0
-    for at, header in iterate_batches(content):
-        has_place = reached <= header.base_offset and offset < header.next_offset <= end_offset
-        if not has_place or not check_crc(content, at, header):
-            raise ProtocolError(f"the batch at {at} has a wrong CRC or wrong offsets")
-        yield content[at : at + header.size_bytes], header
-        reached = header.next_offset
-    if not reached:
-        raise ProtocolError("no whole batch is there")
 
 
 def _about(wanted: set[tuple[TopicId, int]], batch: bytes) -> Iterator[LedgerRecord]:

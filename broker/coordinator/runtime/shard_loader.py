@@ -23,7 +23,7 @@ from lowtide.broker.partitions.replica_manager import ReplicaManager
 from lowtide.broker.turns import run_in_slices
 from lowtide.protocol.control_records import ControlRecordType, read_control_record
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import BatchHeader, Record, iterate_batches, iterate_records
+from lowtide.protocol.records import BatchHeader, Record, iterate_records, sound_batches
 from lowtide.protocol.types import Offset, ProducerId
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.worker import Worker
@@ -138,19 +138,18 @@ class ShardLoader:
                 return
             self._read_on(load, reached[0])
 
-        run_in_slices(self._loop, self._clock, self._apply(shard, content, reached), on_done)
+        run_in_slices(self._loop, self._clock, self._apply(load, content, reached), on_done)
 
-    def _apply(self, shard: AnyShard, content: bytes, reached: list[Offset]) -> Iterator[None]:
+    def _apply(self, load: _Load, content: bytes, reached: list[Offset]) -> Iterator[None]:
         """Applies the batches of `content` from `reached[0]` on, and moves `reached[0]` to their end."""
-        applied = 0
+        shard, applied = load.shard, 0
         try:
-            for position, header in iterate_batches(content):
+            for position, header in sound_batches(content, reached[0], load.end_offset):
                 if shard.unloaded:
                     return
                 batch = memoryview(content)[position : position + header.size_bytes]
                 if header.is_control:
-                    if header.base_offset >= reached[0]:
-                        _apply_marker(shard, header, batch)
+                    _apply_marker(shard, header, batch)
                 else:
                     producer_id = header.producer_id if header.is_transactional else None
                     for record in iterate_records(batch, max_bytes=MAXIMUM_DECOMPRESSED_BYTES):

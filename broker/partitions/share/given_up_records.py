@@ -16,7 +16,7 @@ import msgspec
 from lowtide.broker.promises import future_of
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, iterate_batches, read_record
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, check_crc, iterate_batches, read_record
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.timestamps import DECOMPRESSED_BYTES_MAX
 from lowtide.storage.log.validation.decompression_room import RoomUsedUpError
@@ -116,6 +116,8 @@ def _contents(
     """Yields offset, key and value of the wanted records of a batch. Errors: ProtocolError."""
     if not wanted:
         return
+    if not check_crc(batch, 0, header):
+        raise ProtocolError(f"the batch at offset {header.base_offset} has a wrong CRC")
     payload = batch[RECORD_BATCH_OVERHEAD:]
     if header.compression is not Compression.NONE:
         payload = room.decompress(header.compression, payload, DECOMPRESSED_BYTES_MAX)

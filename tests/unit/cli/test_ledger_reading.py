@@ -225,7 +225,7 @@ def damaged(*, magic: int = 2, record_count: int = 1, crc: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (damaged(crc=1), "the CRC of the ledger's batch at offset 0 is wrong"),
+        (damaged(crc=1), "the ledger can't be read at offset 0 or later: the batch at offset 0 has a wrong CRC"),
         (damaged(record_count=2), "the ledger can't be read at offset 0 or later: "),
         (damaged(magic=1), "the ledger can't be read at offset 0 or later: "),
     ],

@@ -219,6 +219,9 @@ def test_a_damaged_batch_is_not_copied() -> None:
     assert read_batch_header(damaged).compression is Compression.ZSTD
     found = read(FakeLog(bytes(damaged), batch(1, b"1")), given(0, 1))
     assert last_and_contents(found) == (1, {1: (b"k", b"1")})
+    changed = bytearray(batch(0, b"x" * 100))
+    changed[-5] ^= 1
+    assert last_and_contents(read(FakeLog(bytes(changed), batch(1, b"1")), given(0, 1)))[1].keys() == {1}
     damaged[16] = 1  # The magic.
     assert last_and_contents(read(FakeLog(bytes(damaged), batch(1, b"1")), given(0, 1))) == (1, {})
 

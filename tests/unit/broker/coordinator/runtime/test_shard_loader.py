@@ -17,7 +17,7 @@ from lowtide.broker.coordinator.runtime.shard_loader import (
     RECORDS_A_STEP,
     ShardLoader,
 )
-from lowtide.protocol.batch_building import build_batch
+from lowtide.protocol.batch_building import assemble_batch, build_batch
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, iterate_batches, read_batch_header
@@ -162,9 +162,7 @@ def test_a_piece_of_the_log_is_read_at_a_time(buffer_bytes: int, asked: int) -> 
 
 
 def test_what_is_below_the_start_of_the_log_is_not_applied() -> None:
-    log = Log(marker(0, is_commit=True), batch(1, b"1", b"2", b"3"), start_offset=2)
-    log.read = lambda *arguments, **more: Log.read(log, 0, *arguments[1:], **more)
-    world = World(log).run()
+    world = World(Log(marker(0, is_commit=True), batch(1, b"1", b"2", b"3"), start_offset=2)).run()
     assert world.applied == rows(2, b"2", b"3")
     assert (world.outcomes, world.shard.records_loaded) == (["loaded"], 2)
 
@@ -175,6 +173,18 @@ def test_what_was_appended_since_the_load_began_is_not_read() -> None:
     log.log_end_offset = 9
     world.run()
     assert (world.log.reads, world.outcomes) == ([(0, 1, 2), (1, 1, 2)], ["loaded"])
+
+
+@pytest.mark.parametrize("place", [7, RECORD_BATCH_OVERHEAD + 8])
+def test_a_damaged_batch_is_not_applied(place: int) -> None:
+    """Protects committed offsets: a changed bit is another offset, or another group's."""
+    log = Log(batch(0, b"1"), batch(1, b"2"))
+    damaged = bytearray(log.image)
+    damaged[len(damaged) // 2 + place] ^= 2
+    log.image = bytes(damaged)
+    world = World(log).run()
+    assert (world.outcomes, world.applied) == (["failed"], rows(0, b"1"))
+    assert world.levels() == ["error", "error", "error"]
 
 
 def test_a_log_that_has_nothing_more_is_loaded() -> None:
@@ -310,8 +320,9 @@ def test_a_shard_that_is_unloaded_between_slices_is_left_alone() -> None:
 def test_damage_of_a_log_that_is_loaded_for_nothing_is_no_failure() -> None:
     """The batch says that it has one record more than there are in it."""
     image = batch(0, *[b"1"] * (RECORDS_A_STEP + 1))
-    count = read_batch_header(image).record_count
-    log = Log(image[: RECORD_BATCH_OVERHEAD - 4] + (count + 1).to_bytes(4, "big") + image[RECORD_BATCH_OVERHEAD:])
+    header = read_batch_header(image)
+    header.record_count += 1
+    log = Log(assemble_batch(header, image[RECORD_BATCH_OVERHEAD:]))
     world = World(log, slow=True)
     call, on_done = world.work.pop()
     on_done(call())
