@@ -32,7 +32,8 @@ from lowtide.protocol.records import iterate_batches, iterate_records
 from lowtide.replication.topic_names import LEDGER_TOPIC
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.random import Random
-from lowtide.storage.compaction.cleaning import SegmentPlace, split_batches
+from lowtide.storage.compaction.cleanable import RELATIVE_OFFSET_MAX
+from lowtide.storage.compaction.cleaning import split_batches
 from lowtide.storage.erasures.record_search import FoundRecords, KeySelector, RecordMatcher, has_records
 from lowtide.storage.log.validation.validation_rules import MAXIMUM_DECOMPRESSED_BYTES
 
@@ -116,7 +117,7 @@ def _in_records(path: Path, matcher: RecordMatcher) -> bool:
     try:
         size = path.stat().st_size
         while position < size:
-            for header, batch in split_batches(file, SegmentPlace(0, size), position):
+            for header, batch in split_batches(file, position, size, 0, RELATIVE_OFFSET_MAX):
                 position += header.size_bytes
                 if has_records(header):
                     matcher.search(header, matcher.records(header, batch), records)

@@ -55,6 +55,8 @@ class SegmentPlace(msgspec.Struct, frozen=True, array_like=True):
     """A closed segment of the log."""
 
     base_offset: Offset
+    end_offset: Offset
+    """Exclusive: where the next segment begins."""
     size: int
 
 
@@ -160,7 +162,8 @@ class _Cleaning:
         yield from self._read_dirty_part(aborted)
         order, end_offset = self.order, self._offsets.latest_offset + 1
         transactions = CleanedTransactions(aborted)
-        places = [*order.segments, SegmentPlace(order.first_uncleanable_offset, 0)]
+        last = order.first_uncleanable_offset
+        places = [*order.segments, SegmentPlace(last, last, 0)]
         groups = deque(group_segments(places, end_offset, order.segment_bytes))
         while groups:
             yield from self._clean_next(groups, transactions)
@@ -183,9 +186,7 @@ class _Cleaning:
     def _read_dirty_part(self, aborted: list[CompletedTransaction]) -> Iterator[WorkStep]:
         """Fills the map; its `latest_offset` is the last offset that it covers."""
         order, offsets = self.order, self._offsets
-        ends = [segment.base_offset for segment in order.segments[1:]] + [order.first_uncleanable_offset]
-        first = next((number for number, end in enumerate(ends) if end > order.first_dirty_offset), len(ends))
-        dirty = order.segments[first:]
+        dirty = [segment for segment in order.segments if segment.end_offset > order.first_dirty_offset]
         start = dirty[0].base_offset if dirty else order.first_uncleanable_offset
         transactions = CleanedTransactions(each for each in aborted if each.last_offset >= start)
         for segment in dirty:
@@ -293,23 +294,27 @@ class _Cleaning:
         file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX))
         try:
             hole = decode_hole(file.pread(HOLE_HEADER_BYTES, 0), segment.base_offset)
-            position = 0 if hole is None else hole.size
+            position, reached = 0 if hole is None else hole.size, segment.base_offset
             while position < segment.size:
-                batches = split_batches(file, segment, position)
+                batches = split_batches(file, position, segment.size, reached, segment.end_offset)
                 position += sum(header.size_bytes for header, _ in batches)
+                reached = batches[-1][0].next_offset
                 yield batches
         finally:
             file.close()
 
 
-def split_batches(file: File, segment: SegmentPlace, position: int) -> list[tuple[BatchHeader, bytes]]:
+def split_batches(
+    file: File, position: int, end: int, reached: Offset, end_offset: Offset
+) -> list[tuple[BatchHeader, bytes]]:
     """Returns the whole batches, at least one, of a chunk that starts at byte `position`, where a batch begins.
 
-    Errors: DamagedSegmentError, OSError.
+    The readable part of the file ends before byte `end`. Offsets rise from `reached` on and are below `end_offset`,
+    which no CRC shows. Errors: DamagedSegmentError, OSError.
     """
-    chunk = file.pread(min(_CHUNK_BYTES, segment.size - position), position)
+    chunk = file.pread(min(_CHUNK_BYTES, end - position), position)
     size = int.from_bytes(chunk[8:LOG_OVERHEAD], "big") + LOG_OVERHEAD
-    if len(chunk) < size <= segment.size - position:
+    if len(chunk) < size <= end - position:
         chunk = file.pread(size, position)
     batches = []
     at = 0
@@ -320,9 +325,11 @@ def split_batches(file: File, segment: SegmentPlace, position: int) -> list[tupl
         if header.size_bytes > len(chunk) - at:
             break
         batch = chunk[at : at + header.size_bytes]
-        if not check_crc(batch, 0, header) or header.base_offset < segment.base_offset or header.last_offset_delta < 0:
+        has_place = reached <= header.base_offset <= header.last_offset < end_offset
+        if not has_place or not check_crc(batch, 0, header):
             break
         batches.append((header, batch))
+        reached = header.next_offset
         at += header.size_bytes
     if not batches:
         raise DamagedSegmentError(file.path, f"no sound record batch begins at byte {position + at}")

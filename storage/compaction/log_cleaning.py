@@ -84,10 +84,13 @@ def order_cleaning(log: Log, cleanable: Cleanable, limits: CleaningLimits, now_m
     """Returns the order to compact `log` now. `now_ms` is wall-clock time. Errors: StorageError."""
     config, end_offset = log.config, cleanable.first_uncleanable_offset
     indexed, aborted = log.swaps.aborted(end_offset)
+    versions = log.swaps.versions_below(end_offset)
+    ends = [*(each.segment.base_offset for each in versions[1:]), end_offset]
+    places = [SegmentPlace(each.segment.base_offset, end, each.size) for each, end in zip(versions, ends, strict=True)]
     interval = max(config.index_interval_bytes, 1)
     return CleaningOrder(
         directory=log.directory,
-        segments=[SegmentPlace(each.segment.base_offset, each.size) for each in log.swaps.versions_below(end_offset)],
+        segments=places,
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=end_offset,
         # The bytes of batches for as many index entries as `segment.index.bytes` has room for.

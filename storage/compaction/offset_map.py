@@ -23,6 +23,7 @@ from zlib import crc32
 
 from lowtide.protocol import native
 from lowtide.protocol.compression import Buffer
+from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.record_keys import RecordKeys, find_keys
 from lowtide.protocol.types import Offset
 
@@ -142,7 +143,8 @@ class OffsetMap:
     def note(self, found: RecordKeys, base_offset: Offset, first_offset: Offset) -> bool:
         """Adds the records of a batch at or above `first_offset`; the offsets of successive batches rise.
 
-        Returns False when the map is full; `latest_offset` is then the offset of the last record added.
+        Returns False when the map is full; `latest_offset` is then the offset of the last record added. Errors:
+        ProtocolError if the offsets do not rise.
         """
         keys, deltas, _, keyless, _ = found
         if not keys:
@@ -150,6 +152,8 @@ class OffsetMap:
         if not self._count:
             self._origin = base_offset - 1
         shift = base_offset - self._origin
+        if shift < 1:
+            raise ProtocolError("its offsets are below those of the batches before it")
         if shift + deltas[-1] > _SPAN_MAX:
             return False
         columns: Iterator[tuple[int, int, int]] = zip(*self._hashes(keys), deltas, strict=True)

@@ -23,7 +23,7 @@ from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.runtime.heavy_work import WorkStep
 from lowtide.storage.checkpoint import TEMPORARY_SUFFIX
-from lowtide.storage.compaction.cleaning import SegmentPlace, split_batches
+from lowtide.storage.compaction.cleaning import split_batches
 from lowtide.storage.erasures.found_keys import FoundKeys
 from lowtide.storage.erasures.key_filter import (
     SECRET_BYTES,
@@ -177,17 +177,19 @@ class _SegmentsSearch:
         parts = self._parts(segment, file)
         self._reported += segment.size - segment.floor - sum(end - begin for begin, end in parts)
         last: SegmentEnd | None = None
+        reached = segment.base_offset
         for begin, end in parts:
             position = begin
             while position < end:
                 before = position
-                for header, batch in split_batches(file, SegmentPlace(segment.base_offset, end), position):
+                for header, batch in split_batches(file, position, end, reached, segment.end_offset):
                     if header.base_offset >= self.order.end_offset:
                         position = end
                         break
                     self._search(segment, position, header, batch)
                     last = SegmentEnd(position + header.size_bytes, position, batch[:RECORD_BATCH_OVERHEAD])
                     position += header.size_bytes
+                    reached = header.next_offset
                 self._reported += position - before
                 if self._count + len(self._found) > self.order.found_max or self._found_keys.are_too_many:
                     return

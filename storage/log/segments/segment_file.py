@@ -253,7 +253,7 @@ class SegmentFile:
         file, size = self.file, self.size
         if position < self.floor:
             position, entry_offset = self.floor, None
-        unpack, place_bytes = _PLACE.unpack_from, _PLACE.size
+        unpack, place_bytes, reached = _PLACE.unpack_from, _PLACE.size, self.base_offset
         while position < size:
             chunk = _pread(file, self.path, min(SCAN_BYTES, size - position), position)
             at, limit = 0, len(chunk) - place_bytes
@@ -263,7 +263,7 @@ class SegmentFile:
                 if (
                     batch_size < RECORD_BATCH_OVERHEAD
                     or position + at + batch_size > size
-                    or base_offset < self.base_offset
+                    or base_offset < reached  # No CRC contains it.
                     or delta < 0
                     or (entry_offset is not None and position and base_offset > entry_offset)
                 ):
@@ -272,6 +272,7 @@ class SegmentFile:
                 if base_offset + delta >= offset:
                     return BatchPlace(base_offset, base_offset + delta, position + at, batch_size)
                 at += batch_size
+                reached = base_offset + delta + 1
             if at == 0:
                 raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
             position += at
@@ -282,7 +283,7 @@ class SegmentFile:
 
         CRCs aren't checked. Errors: StorageError.
         """
-        size = self.size
+        size, reached = self.size, self.base_offset
         position = max(position, self.floor)
         file = self.file if position < size else None
         while file is not None and position < size:
@@ -296,13 +297,13 @@ class SegmentFile:
                         self.path, f"no record batch begins at byte {position + at}: {error}"
                     ) from error
                 batch_size = header.size_bytes
-                fits = (
-                    0 <= header.base_offset - self.base_offset <= MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
-                )
-                if batch_size < RECORD_BATCH_OVERHEAD or position + at + batch_size > size or not fits:
+                limit = self.base_offset + MAX_RELATIVE_OFFSET - max(header.last_offset_delta, 0)
+                has_place = reached <= header.base_offset <= limit and position + at + batch_size <= size
+                if batch_size < RECORD_BATCH_OVERHEAD or not has_place:
                     raise DamagedSegmentError(self.path, f"no record batch begins at byte {position + at}")
                 yield position + at, header
                 at += batch_size
+                reached = header.next_offset
             if at == 0:
                 raise DamagedSegmentError(self.path, f"the last {size - position} bytes are no record batch")
             position += at

@@ -352,6 +352,23 @@ def test_a_damaged_log_is_reported_as_such() -> None:
         assert len(log.log.segments) == 5, before
 
 
+@pytest.mark.parametrize("base_offset", [1, 4, 2**40])
+def test_offsets_that_no_crc_contains_do_not_decide_which_record_is_newer(base_offset: int) -> None:
+    """Protects the newest record of a key: an older batch with a damaged base offset would supersede it."""
+    log = new_log()
+    fill(log, "ab", "ab")
+    before = [segment.file.pread(segment.size, 0) for segment in list(log.log.segments)[1:2]]
+    second = log.log.segments[0].find(1)
+    assert second is not None
+    damaged = 0 if base_offset == 1 else second.position  # The first batch ends where the second begins.
+    log.filesystem.open(log.log.segments[0].path, write=True).pwritev([base_offset.to_bytes(8, "big")], damaged)
+    report = log.clean()
+    assert report is not None
+    assert report.is_damaged
+    assert "no sound record batch begins at byte" in (report.failure or "")
+    assert [segment.file.pread(segment.size, 0) for segment in list(log.log.segments)[1:2]] == before
+
+
 # ---------------------------------------------------------------------- what may happen meanwhile
 def test_readers_keep_what_they_have() -> None:
     log = filled()

@@ -295,6 +295,20 @@ def test_a_segment_that_ends_early_is_damaged(files: SearchedFiles) -> None:
     assert (stopped.reason.endswith("no record batch begins at byte 0"), stopped.error_number) == (True, 0)
 
 
+@pytest.mark.parametrize("base_offset", [0, 4, 2**40])
+def test_offsets_that_no_crc_contains_are_not_searched(files: SearchedFiles, base_offset: int) -> None:
+    """Protects from calling a wrong offset found: the records stay, and others are erased in their place."""
+    files.add([b"others", b"person"], [b"person", b"others"])
+    path = files.segments[0].path
+    content = bytearray(files.filesystem.read_bytes(path))
+    half = len(content) // 2
+    content[half : half + 8] = base_offset.to_bytes(8, "big")
+    files.filesystem.write_bytes(path, bytes(content))
+    stopped = files.run()[-1]
+    assert isinstance(stopped, SearchStopped)
+    assert f"no sound record batch begins at byte {half}" in stopped.reason
+
+
 @compiled
 class TestFilters:
     """Filters of segments, which are built while a segment is read, and spare the next search from reading it."""

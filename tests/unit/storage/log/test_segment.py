@@ -161,6 +161,19 @@ def test_a_damaged_segment_is_distinguished_from_a_damaged_index() -> None:
         segment.find(BASE + 2)
 
 
+def test_offsets_of_batches_rise() -> None:
+    """No CRC contains a base offset: a batch that would begin below the end of the one before it is damaged."""
+    filesystem = MemoryFileSystem()
+    segment = segment_with(*[(2, 90, 0) for _ in range(3)], filesystem=filesystem)
+    third = segment.find(BASE + 4)
+    assert third is not None
+    segment.file.pwritev([(BASE + 3).to_bytes(8, "big")], third.position)
+    with pytest.raises(DamagedSegmentError, match=f"no record batch begins at byte {third.position}"):
+        segment.scan(BASE + 5, 0, None)
+    with pytest.raises(DamagedSegmentError, match=f"no record batch begins at byte {third.position}"):
+        list(segment.batches(0))
+
+
 def test_a_failed_write_is_cut_back() -> None:
     filesystem = MemoryFileSystem()
     segment = segment_with((1, 10, 0), filesystem=filesystem)
