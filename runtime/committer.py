@@ -22,20 +22,64 @@ import errno
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from lowtide.runtime.clock import SystemClock
-from lowtide.runtime.completions import Completions
 from lowtide.runtime.filesystem import FailureKind, FileSystem, OsFile, Syncable, failure_kind, is_passing
 from lowtide.runtime.quick_syncs import SyncFunctions, SyncListeners, quick_syncs
 from lowtide.runtime.threads import start_thread
 
 # An open for a sync failed: neither the disk nor the synced file is at fault.
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+Call: TypeAlias = tuple[Callable[[Any], None], Any]
+
+
+def call_all(loop: asyncio.AbstractEventLoop, calls: Iterable[Call]) -> None:
+    """Makes the calls. A call that raises is reported like a failing callback and doesn't prevent the others."""
+    for function, argument in calls:
+        try:
+            function(argument)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            loop.call_exception_handler({"message": f"{function!r} failed", "exception": error})
+
+
+class Completions:
+    """Calls that threads request, made in the event loop in order.
+
+    One wake-up is for many calls, and none is lost when the loop stops.
+    """
+
+    __slots__ = ("_asked", "_loop", "_woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked: deque[Sequence[Call]] = deque()
+        self._woken = False
+
+    def add(self, calls: Sequence[Call]) -> None:
+        """Makes the loop call each function with its argument. From any thread."""
+        self._asked.append(calls)
+        # Read after the append: if `run` has not cleared the flag yet, it has not looked at the queue yet either.
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self.run)
+            except RuntimeError:
+                # The loop is closed; the owner's close() runs the rest.
+                assert self._loop.is_closed()
+
+    def run(self) -> None:
+        """Makes the requested calls. In the loop's thread only."""
+        self._woken = False
+        for _ in range(len(self._asked)):
+            call_all(self._loop, self._asked.popleft())
 
 
 class Barrier(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +304,9 @@ class ThreadCommitter:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(self._thread)
         self._quick = quick_syncs(
-            sync_functions, loop, SyncListeners(self._on_quick_failure, self.figures.note, self._release_held)
+            sync_functions,
+            loop,
+            SyncListeners(partial(call_all, loop), self._on_quick_failure, self.figures.note, self._release_held),
         )
 
     def submit(self, barrier: Barrier, on_done: OnDone) -> None:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Final
 
-from lowtide.runtime.completions import Completions
+from lowtide.runtime.committer import Completions
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.heavy_work import NO_RATE_LIMIT, Work, WorkFailedError, WorkListener, WorkStep
 from lowtide.runtime.threads import start_thread

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from lowtide.runtime.completions import call_all
 from lowtide.runtime.filesystem import OpenDescriptor
 
 OnSynced: TypeAlias = Callable[[OSError | None], None]
@@ -48,6 +47,8 @@ class SyncFunctions(Protocol):
 class SyncListeners(NamedTuple):
     """What quick syncs call in the loop."""
 
+    on_synced: Callable[[Iterable[tuple[OnSynced, OSError | None]]], None]
+    """Calls each function with its outcome."""
     on_failure: Callable[[OSError], OSError]
     """Converts a sync's error to the one for all files of this round and later ones."""
     on_round: Callable[[int, int, int], None]
@@ -96,7 +97,7 @@ class QuickSyncs:
                 if number
                 else None
             )
-            call_all(self._loop, [(submitted.popleft()[2], outcome) for _ in range(count)])
+            self._listeners.on_synced([(submitted.popleft()[2], outcome) for _ in range(count)])
             self._listeners.on_round(count, syncs, took_ns)
         if not submitted:
             self._listeners.on_idle()

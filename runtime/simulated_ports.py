@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from lowtide.runtime.committer import CLOSING_RETRIES, RETRY_S, Barrier, CommitFigures, OnDone, Round
-from lowtide.runtime.completions import call_all
+from lowtide.runtime.committer import CLOSING_RETRIES, RETRY_S, Barrier, CommitFigures, OnDone, Round, call_all
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.runtime.random import Random
 

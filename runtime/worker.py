@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from lowtide.runtime.completions import Completions
+from lowtide.runtime.committer import Completions
 from lowtide.runtime.random import Random
 from lowtide.runtime.threads import start_thread
 

@@ -17,11 +17,10 @@ import msgspec
 from lowtide.protocol.types import Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import StorageError, is_passing, storage_error
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log_erasures import LogErasures
 from lowtide.storage.log.log_sync import LogSync
 from lowtide.storage.log.log_values import LogConfig
-from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.offsets import LeaderEpochs, LogOffsets
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots, rebuild_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex

@@ -25,8 +25,8 @@ from lowtide.storage.checkpoint import (
     parent_directory,
 )
 from lowtide.storage.errors import storage_error
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log_erasures import ERASURES_FILE, LogErasures
+from lowtide.storage.log.offsets import LeaderEpochs
 
 
 class _Flush(msgspec.Struct, gc=False):

@@ -36,7 +36,7 @@ from lowtide.replication.leadership import Leadership
 from lowtide.replication.partition import Partition
 from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.storage.directory.log_truncation import LogTruncations
-from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.producers.open_transactions import OpenTransactions
 from lowtide.storage.log.producers.producer_state import ACCEPTED, DuplicateBatch, ProducerStateManager
 from lowtide.storage.log.truncation import LogTruncation

@@ -8,7 +8,7 @@ import pytest
 
 from lowtide.simulation.broker_simulation import simulate
 from lowtide.storage.directory import log_starts
-from lowtide.storage.log import leader_epochs
+from lowtide.storage.log import offsets
 from lowtide.storage.log.opening import log_recovery as recovery
 from lowtide.storage.log_start import journal as log_start
 from lowtide.storage.log_start import journal_format as log_start_format
@@ -67,7 +67,7 @@ def test_epoch_file_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(_self: Any, _end: int) -> bool:
         return False
 
-    monkeypatch.setattr(leader_epochs.LeaderEpochs, "truncate_from_end", keep)
+    monkeypatch.setattr(offsets.LeaderEpochs, "truncate_from_end", keep)
     find("its leader epochs go beyond its end", simulate, range(MAXIMUM_SEEDS))
 
 

@@ -72,7 +72,6 @@ PURE_MODULES = (
     "metadata/topics_change.py",
     "storage/compaction/compaction.py",
     "storage/compaction/offset_map.py",
-    "storage/log/leader_epochs.py",
     "storage/log/offsets.py",
     "storage/log/producers/open_transactions.py",
     "storage/log/producers/producer_snapshot.py",

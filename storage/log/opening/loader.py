@@ -25,7 +25,6 @@ from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.durability import LogDurability
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_erasures import (
     ERASURES_FILE,
@@ -36,7 +35,7 @@ from lowtide.storage.log.log_erasures import (
     stored_erasure,
 )
 from lowtide.storage.log.log_files import LogParts, LogPlace
-from lowtide.storage.log.offsets import LogOffsets
+from lowtide.storage.log.offsets import LeaderEpochs, LogOffsets
 from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_folder import LogFolder
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots

@@ -15,9 +15,9 @@ from lowtide.protocol.types import Offset
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, CheckpointError, decode_epochs
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots

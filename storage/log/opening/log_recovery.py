@@ -27,7 +27,7 @@ from lowtide.protocol.records import (
 from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
-from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment

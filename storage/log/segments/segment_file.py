@@ -283,8 +283,7 @@ class SegmentFile:
 
         CRCs aren't checked. Errors: StorageError.
         """
-        size, reached = self.size, self.base_offset
-        position = max(position, self.floor)
+        size, reached, position = self.size, self.base_offset, max(position, self.floor)
         file = self.file if position < size else None
         while file is not None and position < size:
             chunk = _pread(file, self.path, min(_WALK_BYTES, size - position), position)

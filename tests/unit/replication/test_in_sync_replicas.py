@@ -12,7 +12,7 @@ import pytest
 from lowtide.replication import in_sync_replicas
 from lowtide.replication.eligible_leaders import IsrProposal
 from lowtide.replication.leadership import FollowerFetch
-from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log.offsets import LeaderEpochs
 from tests.model import log_ends
 
 from .leaders import LAG_MS, FakeLog, image_of, leads, partition_of

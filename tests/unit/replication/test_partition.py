@@ -21,9 +21,9 @@ from lowtide.replication.leadership import FollowerFetch
 from lowtide.replication.partition import Partition, PartitionChange
 from lowtide.replication.topic_traffic import Traffic
 from lowtide.runtime.filesystem.memory import MemoryFileSystem
-from lowtide.storage.log.leader_epochs import LeaderEpochs
 from lowtide.storage.log.log import Log, LogConfig
 from lowtide.storage.log.log_files import LogPlace
+from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.opening.loader import create_log
 from lowtide.storage.log.producers.producer_state import ACCEPTED
 

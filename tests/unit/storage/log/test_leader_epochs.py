@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.storage.log import leader_epochs
-from lowtide.storage.log.leader_epochs import LeaderEpochs
+from lowtide.storage.log import offsets
+from lowtide.storage.log.offsets import LeaderEpochs
 
 
 def epochs() -> LeaderEpochs:
@@ -91,7 +91,7 @@ def test_a_truncation_drops_the_epochs_that_begin_at_or_above_it(end: int, left:
 
 def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An election storm must not fill the memory."""
-    monkeypatch.setattr(leader_epochs, "MAXIMUM_ENTRIES", 3)
+    monkeypatch.setattr(offsets, "EPOCHS_MAX", 3)
     known = LeaderEpochs()
     for epoch in range(10):
         known.assign(epoch, epoch * 10)
