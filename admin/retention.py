@@ -41,7 +41,7 @@ class NotAnsweredError(AdminError):
 
 
 async def explain_retention(client: AdminClientBase, described: TopicDescription) -> Explanation:
-    """Asks the leaders of a topic. Errors: AdminError."""
+    """Asks the leaders of a topic what retention keeps, and returns a row for each partition. Errors: AdminError."""
     leaders: dict[BrokerId | None, list[int]] = {}
     for number, partition in described.partitions.items():
         leaders.setdefault(partition.leader, []).append(number)

@@ -142,7 +142,7 @@ def warn_of_unenforced_keys(config: BrokerConfig, logger: Any) -> None:
 
 
 def console_of(broker: Broker) -> Site:
-    """Creates the console of a broker, in a thread, at the first visit."""
+    """Creates the console of a broker. A thread calls this at the first visit."""
     from lowtide.cli.broker_console import broker_console  # noqa: PLC0415 - imports aiohttp and the client
 
     return broker_console(broker)

@@ -60,7 +60,7 @@ def partitions_of_keys(
 
 @dataclass(slots=True, kw_only=True)
 class StickyPartition:
-    """The partition for rows of one topic without a key. It continues from one column to the next."""
+    """Chooses partitions for the rows of one topic that have no key. The next column continues where one ended."""
 
     batch_bytes: int
     turn: int

@@ -28,7 +28,7 @@ _CHILD = (
 
 
 class ProcessOfBrokers:
-    """The process, as the test's process sees it."""
+    """Starts the process of the brokers for a test, and calls it."""
 
     def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         self._plan, self._log = plan, log

@@ -99,7 +99,7 @@ class CompactedErasure:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begins. From now on only participants join the ISR."""
+        """Begins the search. Until it ends, only replicas that take part in it join the ISR."""
         if self._leadership is not None:
             in_sync_replicas.begin_search(self._leadership, self._search)
         self._task = self._parts.tasks.spawn(self._run(), name="compacted-erasure")

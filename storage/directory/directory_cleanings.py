@@ -141,7 +141,7 @@ class DirectoryCleanings:
             yield from self._checkpoint.write()
 
     def write_and_call(self, on_written: OnWritten) -> None:
-        """Rewrites the file without partitions that are gone, then calls `on_written`."""
+        """Rewrites the file, leaving out partitions that are gone, then calls `on_written`."""
         if self._has_file:
             self._checkpoint.write_and_call(on_written)
         else:
