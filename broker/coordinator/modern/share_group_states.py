@@ -63,7 +63,8 @@ class ShareGroupStates:
     ) -> None:
         """Requests the states that partitions lack, unless a recent request for them is open.
 
-        `member` is the member that sent a heartbeat, before and after it.
+        `member` is the member that sent a heartbeat, before and after it. A request from the future was made when the
+        wall clock was wrong, so it is not recent.
         """
         group = decision.group
         states, wanted = group.states, dict[TopicId, Mapping[int, Offset]]()
@@ -79,7 +80,8 @@ class ShareGroupStates:
                 continue
             missing = frozenset(range(count)) - initialized
             requested = initializing.get(topic_id)
-            if requested is not None and requested.since_ms > oldest_ms and missing <= requested.partitions:
+            is_recent = requested is not None and oldest_ms < requested.since_ms <= effects.wall_ms
+            if requested is not None and is_recent and missing <= requested.partitions:
                 continue
             first = first_counts[topic_id] = states.first_count(topic_id, count)
             wanted[topic_id] = {number: UNKNOWN_START if number < first else ADDED_START for number in sorted(missing)}

@@ -294,12 +294,15 @@ class ShareStates:
             self._prune(effects)
 
     def _write_cold_again(self, effects: Effects) -> None:
-        """Writes snapshots of cold states again, so that the log can be cut; not if all states are cold."""
+        """Writes snapshots of cold states again, so that the log can be cut; not if all states are cold.
+
+        A snapshot from the future was written when the wall clock was wrong, and may be old.
+        """
         if all(state.is_cold for state in self.states.values()):
             return
         oldest_ms = effects.wall_ms - self.settings.cold_snapshot_interval_ms
         for place, state in self.states.items():
-            if state.create_ms <= oldest_ms:
+            if not oldest_ms < state.create_ms <= effects.wall_ms:
                 self._keep(place, state.snapshot(create_ms=state.create_ms, write_ms=effects.wall_ms), effects)
 
     def _prune(self, effects: Effects) -> None:

@@ -55,6 +55,8 @@ class World:
         self.groups = self.make_groups(self.settings, seed)
         self.seed = seed
         self.now_ms = 0
+        self.wall_offset_ms = 0
+        """How far the wall clock is ahead of the true time."""
         self.log: list[tuple[int, GroupChange]] = []
         """Records by offset; compaction may have removed some."""
         self.end_offset = 0
@@ -84,7 +86,7 @@ class World:
 
     def effects(self) -> Effects:
         """The beginning of a decision."""
-        return Effects(self.now_ms, WALL_START_MS + self.now_ms)
+        return Effects(self.now_ms, WALL_START_MS + self.now_ms + self.wall_offset_ms)
 
     def carry_out(self, effects: Effects) -> None:
         """Carries out effects as the runtime does."""

@@ -17,6 +17,7 @@ from tests.unit.broker.coordinator.share_group_world import ShareGroupWorld
 NONE = ErrorCode.NONE
 OTHER = b"o" * 16
 RETRY_MS = 10_000
+YEAR_MS = 365 * 86_400_000
 
 
 class Reply:
@@ -121,6 +122,19 @@ def test_what_is_asked_for_again_begins_where_it_was_to_begin() -> None:
     other.now_ms = world.now_ms + RETRY_MS
     other.beat("a", world.group.members["a"].member_epoch)
     assert starts(other) == wanted, "also after a move of the coordinator"
+
+
+def test_what_was_asked_for_under_a_clock_that_was_ahead_is_asked_for_again() -> None:
+    """The wall clock was a year ahead and is corrected; the coordinator moved before the request was carried out."""
+    world = waiting_world(t=2)
+    world.wall_offset_ms = YEAR_MS
+    world.enter("a")
+    world.wall_offset_ms = 0
+    world.now_ms += RETRY_MS
+    world.beat("a", world.group.members["a"].member_epoch)
+    assert (len(world.starts), starts(world)) == (2, {0: LATEST, 1: LATEST})
+    world.beat("a", world.group.members["a"].member_epoch)
+    assert len(world.starts) == 2, "it was asked for a moment ago"
 
 
 def test_a_group_that_had_no_members_begins_added_partitions_at_their_first_record() -> None:

@@ -50,6 +50,8 @@ class ShareWorld:
         self.holds_back = False
         self.held: list[tuple[int, list[Any]]] = []
         self.now_ms = 1_000_000
+        self.wall_offset_ms = 0
+        """How far the wall clock is ahead of the true time."""
         self.state = ShareStates(self.settings, self)
         self.decide(self.state.on_loaded)
 
@@ -66,7 +68,7 @@ class ShareWorld:
 
     # The runtime
     def decide(self, decision: Callable[[Effects], None]) -> None:
-        effects = Effects(self.now_ms, self.now_ms)
+        effects = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
         decision(effects)
         self.carry_out(effects)
 
@@ -86,7 +88,7 @@ class ShareWorld:
 
     def go_on(self, then: list[Any], error: ErrorCode) -> None:
         for each in then:
-            later = Effects(self.now_ms, self.now_ms)
+            later = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
             each(error, later)
             self.carry_out(later)
 
@@ -103,10 +105,12 @@ class ShareWorld:
         del self.log[max(kept if kept is not None else 0, self.committed) :]
         self.committed, self.holds_back = len(self.log), False
         old, self.state = self.state, ShareStates(self.settings, self)
-        old.on_unloaded(Effects(self.now_ms, self.now_ms))
+        old.on_unloaded(Effects(self.now_ms, self.now_ms + self.wall_offset_ms))
         for _, then in held:
             for each in then:
-                each(ErrorCode.NOT_LEADER_OR_FOLLOWER, effects := Effects(self.now_ms, self.now_ms))
+                each(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, effects := Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
+                )
                 for reply, response in effects.answers:
                     reply.response = response
         for offset in range(self.log_start, len(self.log)):
@@ -119,7 +123,7 @@ class ShareWorld:
         """Lets so much time pass."""
         self.now_ms += passed_ms
         while (key := self.state.timers.take_due(self.now_ms)) is not None:
-            effects = Effects(self.now_ms, self.now_ms)
+            effects = Effects(self.now_ms, self.now_ms + self.wall_offset_ms)
             self.state.on_timer(key, effects)
             self.carry_out(effects)
 

@@ -303,3 +303,14 @@ def test_what_has_not_changed_for_an_interval_is_written_again_and_then_what_is_
     world.initialize(place=newer)
     world.run_timers(interval_ms)
     assert [world.state.states[place].is_cold for place in (PLACE, other, newer)] == [True, True, True]
+
+
+def test_what_was_written_under_a_clock_that_was_ahead_is_written_again() -> None:
+    """Otherwise its snapshot holds the log's start until that time has come."""
+    interval_ms = ShareSettings().cold_snapshot_interval_ms
+    world = ShareWorld()
+    world.wall_offset_ms = 365 * 86_400_000
+    world.initialize()
+    world.wall_offset_ms = 0
+    world.run_timers(interval_ms)
+    assert world.state.states[PLACE].is_cold
