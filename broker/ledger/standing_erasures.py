@@ -233,7 +233,10 @@ class StandingErasures:
     async def _erase(
         self, partition: Partition, standing: TopicStanding, found: SearchedLog, first_offset: Offset
     ) -> bool:
-        """Erases what was found from `first_offset` on, for each standing erasure. Returns whether all is erased."""
+        """Erases what was found from `first_offset` on, for each standing erasure. Returns whether all is erased.
+
+        Nothing is erased for an erasure that is over by this broker's clock.
+        """
         assert found.keys is not None
         now_ms, keys = self._broker.clock.wall_ms(), [key or b"" for key, _ in found.keys.each()]
         named: dict[bytes, list[tuple[Offset, bytes]]] = {}
@@ -244,7 +247,11 @@ class StandingErasures:
         done = True
         for erasure_id, rows in named.items():
             each = self._index.standing.get(erasure_id)
-            if each is None or each.record.ends_ms <= now_ms:
+            if each is None:
+                continue
+            if each.record.ends_ms <= now_ms:  # The clock may be ahead. If it is not, the controller removes it soon.
+                self._warn(partition, "one is over by the clock of this broker, but not by the controller's")
+                done = False
                 continue
             request = ErasureRequest(erasure_id, SelectorKind.KEYS, each.record.commitment, each.record.principal)
             if is_compacted(partition.log):
