@@ -5,15 +5,15 @@ partition that may be in a failed directory counts as offline and isn't created 
 
 A directory that can't be created, read or written, or whose journal is damaged, goes offline if another one is left, as
 in Kafka. So does a directory that was in use and is now empty, because its volume may not be mounted. The start is
-refused in any case for a directory of another broker, one in use, a copy, or one partition in two directories, and if
-the `required` directory fails.
+refused in any case for a directory of another broker, one in use, a copy, one within another, or one partition in two
+directories, and if the `required` directory fails.
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -69,6 +69,21 @@ class OpeningResult(msgspec.Struct, kw_only=True):
     """Directories that this broker had, by id, with unknown content."""
     moving: list[TopicPartition] = msgspec.field(default_factory=list)
     """Partitions whose move between directories was interrupted by the stop."""
+
+
+def check_places(filesystem: FileSystem, paths: Sequence[str]) -> None:
+    """Checks that no directory is given twice or lies within another one. Errors: RefusedDirectoryError.
+
+    A directory `disk-1` within another one has the name of partition 1 of a topic `disk`: with such a topic, its logs
+    would be written there, and a delete of the topic would remove the directory.
+    """
+    places = [filesystem.absolute_path(path) for path in paths]
+    for path, place in sorted(zip(paths, places, strict=True)):
+        if places.count(place) > 1:
+            raise RefusedDirectoryError(path, "the log directory is given twice")
+        for other, around in zip(paths, places, strict=True):
+            if place != around and place.startswith(around.rstrip("/") + "/"):
+                raise RefusedDirectoryError(path, f"the log directory is within {other}, which is one too")
 
 
 def open_directories(

@@ -32,6 +32,7 @@ from lowtide.storage.directory.directory_opening import (
     OpeningResult,
     OpenRequest,
     RememberedTopics,
+    check_places,
     open_directories,
 )
 from lowtide.storage.directory.directory_reports import DirectoryUsage
@@ -42,7 +43,7 @@ from lowtide.storage.directory.log_settings import DeletionListener, DirectoryPo
 from lowtide.storage.directory.log_starts import DirectoryLogStarts, LogStarts, all_together
 from lowtide.storage.directory.move_place import PreferredDirectories
 from lowtide.storage.directory.set_aside_folders import SetAsideFolders
-from lowtide.storage.errors import FailureKind, RefusedDirectoryError, StorageError, failure_kind, is_passing
+from lowtide.storage.errors import FailureKind, StorageError, failure_kind, is_passing
 from lowtide.storage.log.log import Log, LogConfig, RemovedSegment
 from lowtide.storage.log.segments.segment_files import CLOSED_SEGMENTS_MAX, SegmentCache
 from lowtide.storage.log_directory import BrokerIdentity
@@ -136,10 +137,7 @@ class LogManager:
         `OpenRequest`. Start code: it syncs, and may take long. Errors: StorageError in one sentence; see
         `open_directories`.
         """
-        absolute = list(map(self._filesystem.absolute_path, self._paths))
-        repeated = {path for path, place in zip(self._paths, absolute, strict=True) if absolute.count(place) > 1}
-        if repeated:
-            raise RefusedDirectoryError(min(repeated), "the log directory is given twice")
+        check_places(self._filesystem, self._paths)
         request = OpenRequest(
             identity=BrokerIdentity(cluster_id=cluster_id, node_id=node_id),
             required=None if required is None else required.rstrip("/") or "/",

@@ -287,6 +287,21 @@ def test_a_directory_given_twice_or_copied_is_refused() -> None:
         world.start()
 
 
+@pytest.mark.parametrize("places", [[ONE, f"{ONE}/disk-1"], [f"{ONE}/a/b", f"/.{ONE}/"]])
+def test_a_directory_within_another_one_is_refused(places: list[str]) -> None:
+    """It would be the folder of partition 1 of a topic `disk`, and go with the topic."""
+    world = World()
+    world.manager.close()
+    world.paths = places
+    with pytest.raises(StorageError, match="which is one too"):
+        world.start()
+
+
+def test_a_directory_whose_name_begins_like_another_one_is_accepted() -> None:
+    world = World(ONE, f"{ONE}-2")
+    assert world.create(A0)
+
+
 def test_a_partition_in_two_directories_is_refused() -> None:
     world = World(ONE, TWO)
     world.create(A0, A1)
