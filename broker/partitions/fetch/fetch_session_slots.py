@@ -1,7 +1,7 @@
 """Bounds the open fetch sessions, and chooses the one that makes room for another.
 
-The cache is bounded in sessions and in partitions. When it is full and no session has been idle for long enough, a new
-one is declined. One of a follower takes the place of a client's. Pure: time and randomness are passed in.
+The cache is bounded in sessions and in partitions. When it is full of either and no session has been idle for long
+enough, a new one is declined. One of a follower takes the place of a client's. Pure: time and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -75,20 +75,24 @@ class SessionSlots(Generic[SessionT]):
         return session_id
 
     def has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
-        """Returns whether a session may be opened, after evicting an idle one, or a client's for a follower."""
+        """Returns whether a session may be opened, after evicting idle ones, or a client's for a follower."""
         if is_follower:
             if len(self.sessions) >= self._slots:
                 client = next((session for session in self.sessions.values() if session.replica_id < 0), None)
                 if client is not None:
                     self.close(client.session_id)
             return len(self.sessions) < self._slots
-        if self.partitions + partitions > MAXIMUM_CACHED_PARTITIONS:
+        if partitions > MAXIMUM_CACHED_PARTITIONS:
             return False
-        if len(self.sessions) >= self._slots and self.sessions:
+        while self.sessions and not self._fits(partitions):
             oldest = next(iter(self.sessions.values()))
-            if now_ms - oldest.last_used_ms >= EVICT_AFTER_IDLE_MS:
-                self.close(oldest.session_id)
-        return len(self.sessions) < self._slots
+            if now_ms - oldest.last_used_ms < EVICT_AFTER_IDLE_MS:
+                return False
+            self.close(oldest.session_id)
+        return self._fits(partitions)
+
+    def _fits(self, partitions: int) -> bool:
+        return len(self.sessions) < self._slots and self.partitions + partitions <= MAXIMUM_CACHED_PARTITIONS
 
     def close(self, session_id: int) -> None:
         """Closes the session of this id, if there is one."""

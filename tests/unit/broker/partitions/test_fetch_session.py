@@ -127,6 +127,20 @@ def test_full_cache_declines_until_a_session_is_idle() -> None:
     assert len(sessions) == 2
 
 
+def test_idle_sessions_make_room_for_the_partitions_of_a_new_one() -> None:
+    """Otherwise a client that opens a large session and disconnects would keep all others without one for good."""
+    sessions = cache()
+    for begin in (0, 1):
+        half = dict.fromkeys(range(begin, MAXIMUM_CACHED_PARTITIONS, 2), 0)
+        assert sessions.plan(request((0, 0), half), 12, begin).session_id > 0
+    assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS - 1).session_id == 0
+    too_many = dict.fromkeys(range(MAXIMUM_CACHED_PARTITIONS + 1), 0)
+    assert sessions.plan(request((0, 0), too_many), 12, EVICT_AFTER_IDLE_MS).session_id == 0
+    assert len(sessions) == 2, "no session gives way to one that has no room anyway"
+    assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS).session_id > 0
+    assert len(sessions) == 2
+
+
 def test_new_session_replaces_the_one_it_names() -> None:
     sessions = cache()
     first = sessions.plan(request((0, 0), {0: 1}), 12, 0).session_id
