@@ -28,11 +28,12 @@ class Property(NamedTuple):
 def read_properties(text: str, name: str) -> Iterator[Property]:
     """Yields the properties in order.
 
-    If a key is listed twice, the last entry wins. `name` is the file's, for messages.
+    If a key is listed twice, the last entry wins. A byte order mark, which some editors put first, is skipped.
+    `name` is the file's, for messages.
 
     Errors: PropertiesError for a line without a key or with a broken escape.
     """
-    for number, line in _logical_lines(text):
+    for number, line in _logical_lines(text.removeprefix("\ufeff")):
         try:
             key, value = _split(line)
         except ValueError:

@@ -8,7 +8,7 @@ from lowtide.admin.configs import ConfigChange
 from lowtide.admin.settings import ClientSettings, SettingsError
 from lowtide.admin.topics import NewTopic, _creatable
 from lowtide.broker.config.key import ConfigError
-from lowtide.runtime.properties import PropertiesError, property_text
+from lowtide.runtime.properties import PropertiesError, property_text, read_properties
 from lowtide.testing.brokers import _common
 
 
@@ -53,3 +53,7 @@ def test_settings_of_a_client_name_the_key_that_has_no_value() -> None:
     assert ClientSettings.of({"bootstrap.servers": ["127.0.0.1:1", "127.0.0.1:2"], "request.timeout.ms": 500})
     with pytest.raises(SettingsError, match=r"bootstrap\.servers is None"):
         ClientSettings.of({"bootstrap.servers": None})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+    assert [each.key for each in read_properties("\ufefflog.dirs=a\nnode.id=1\n", "f")] == ["log.dirs", "node.id"]
