@@ -20,6 +20,10 @@ from lowtide.metadata.image import ImageDelta, MetadataImage
 DECISIONS_MAX: Final = 20_000
 """The most remembered decisions, some megabytes. One more clears them all."""
 
+REMEMBERED_LENGTH_MAX: Final = 249
+"""Decisions about longer names are not remembered. A client without any right may ask about names of 32 KiB, and no
+topic has a longer name than this."""
+
 REQUESTERS_MAX: Final = 1_000
 """The most pairs of principal and address with `WriteGrants`."""
 
@@ -128,9 +132,10 @@ class StandardAuthorizer:
     def _decide(self, asked: _Asked) -> bool:
         principal, host, operation, resource = asked
         allowed = self.explain(str(principal), host, Operation(operation), resource).allowed
-        if len(self._decisions) >= DECISIONS_MAX:
-            self._decisions.clear()
-        self._decisions[asked] = allowed
+        if len(resource.name) <= REMEMBERED_LENGTH_MAX:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[asked] = allowed
         return allowed
 
     def _note(

@@ -120,6 +120,14 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(authorizer._decisions) <= 10
 
 
+def test_decisions_about_names_too_long_for_a_topic_are_not_remembered() -> None:
+    """A client without any right may ask about names of 32 KiB: 20,000 of them would be 655 MB."""
+    authorizer, _ = made(READ_T)
+    for length, remembered in ((250, 0), (32_767, 0), (249, 1)):
+        assert not authorizer.authorize(ALICE, Operation.READ, topic("u" * length))
+        assert len(authorizer._decisions) == remembered
+
+
 def test_denials_that_were_asked_for_are_logged_and_do_not_flood() -> None:
     now = [5_000]
     authorizer, log = made(READ_T, now=now)
