@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from lowtide.broker.partitions.fetch.fetch_session_slots import MAXIMUM_CACHED_PARTITIONS, NO_SESSION, SessionSlots
+from lowtide.broker.partitions.fetch.fetch_session_slots import NO_SESSION, SessionSlots
 from lowtide.broker.partitions.fetch.fetch_targets import (
     CONSUMER,
     NO_RECORDS,
@@ -237,7 +237,7 @@ class FetchSessionCache:
             self.slots.close(request.session_id)
         targets, session = requested_targets(request), None
         is_opened = opens and request.session_epoch == INITIAL_EPOCH
-        if is_opened and self.slots.has_room(len(targets), now_ms, is_follower=replica_id >= 0):
+        if is_opened and self.slots.has_room(request, len(targets), now_ms, is_follower=replica_id >= 0):
             session = FetchSession(
                 self.slots.new_id(),
                 targets,
@@ -268,7 +268,7 @@ class FetchSessionCache:
     def _continue(self, session: FetchSession, request: FetchRequest) -> FetchPlan:
         """Adds, changes and removes the partitions that the request names.
 
-        Closes a session without partitions, and one that becomes too large: its client starts over without a session.
+        Closes a session without partitions, and one beyond the bounds of `slots`: its client starts over without one.
         """
         before = len(session.targets)
         for topic in request.topics:
@@ -282,7 +282,7 @@ class FetchSessionCache:
         if not session.targets:
             self.slots.close(session.session_id)
             return FetchPlan()
-        if grown > 0 and self.slots.partitions > MAXIMUM_CACHED_PARTITIONS and session.replica_id < 0:
+        if grown > 0 and self.slots.are_exceeded(request, is_follower=session.replica_id >= 0):
             self.slots.close(session.session_id)
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(

@@ -1,7 +1,8 @@
 """Bounds the open fetch sessions, and chooses the one that makes room for another.
 
 The cache is bounded in sessions and in partitions. When it is full of either and no session has been idle for long
-enough, a new one is declined. One of a follower takes the place of a client's. Pure: time and randomness are passed in.
+enough, a new one is declined. One of a follower takes the place of a client's. Sessions keep the names of their topics,
+which may have 32 KiB, so none has a name that is too long for a topic. Pure: time and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from lowtide.replication.topic_names import MAX_TOPIC_NAME_LENGTH
+
 if TYPE_CHECKING:
     from collections.abc import Sized
 
+    from lowtide.protocol.messages.fetch import FetchRequest
     from lowtide.protocol.types import BrokerId
     from lowtide.runtime.random import Random
 
@@ -74,8 +78,10 @@ class SessionSlots(Generic[SessionT]):
             session_id = self._source.randint(1, _MAXIMUM_SESSION_ID)
         return session_id
 
-    def has_room(self, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
+    def has_room(self, request: FetchRequest, partitions: int, now_ms: int, *, is_follower: bool) -> bool:
         """Returns whether a session may be opened, after evicting idle ones, or a client's for a follower."""
+        if _has_long_names(request):
+            return False
         if is_follower:
             if len(self.sessions) >= self._slots:
                 client = next((session for session in self.sessions.values() if session.replica_id < 0), None)
@@ -91,6 +97,10 @@ class SessionSlots(Generic[SessionT]):
             self.close(oldest.session_id)
         return self._fits(partitions)
 
+    def are_exceeded(self, request: FetchRequest, *, is_follower: bool) -> bool:
+        """Returns whether a session must end after a request has added partitions to it."""
+        return (self.partitions > MAXIMUM_CACHED_PARTITIONS and not is_follower) or _has_long_names(request)
+
     def _fits(self, partitions: int) -> bool:
         return len(self.sessions) < self._slots and self.partitions + partitions <= MAXIMUM_CACHED_PARTITIONS
 
@@ -100,3 +110,7 @@ class SessionSlots(Generic[SessionT]):
         if session is not None:
             self.partitions -= len(session.targets)
             session.close()
+
+
+def _has_long_names(request: FetchRequest) -> bool:
+    return any(len(topic.topic) > MAX_TOPIC_NAME_LENGTH for topic in request.topics)

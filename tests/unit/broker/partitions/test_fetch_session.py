@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lowtide.broker.partitions.fetch.fetch_session import FetchPlan, FetchSessionCache
 from lowtide.broker.partitions.fetch.fetch_session_slots import EVICT_AFTER_IDLE_MS, MAXIMUM_CACHED_PARTITIONS
@@ -139,6 +140,19 @@ def test_idle_sessions_make_room_for_the_partitions_of_a_new_one() -> None:
     assert len(sessions) == 2, "no session gives way to one that has no room anyway"
     assert sessions.plan(request((0, 0), {0: 1}), 12, EVICT_AFTER_IDLE_MS).session_id > 0
     assert len(sessions) == 2
+
+
+def test_no_session_keeps_names_that_are_too_long_for_a_topic() -> None:
+    """A client without any right could otherwise fill the memory: 100,000 names of 32 KiB."""
+    sessions, row = cache(), FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    longest, too_long = (FetchTopic(topic="t" * length, partitions=[row]) for length in (249, 250))
+    asked = FetchRequest(session_id=0, session_epoch=0, max_wait_ms=0, min_bytes=1, topics=[too_long])
+    plan = sessions.plan(asked, 12, 0)
+    assert (plan.session_id, len(list(plan.targets)), len(sessions)) == (0, 1, 0)
+    session_id = sessions.plan(replace(asked, topics=[longest]), 12, 0).session_id
+    assert session_id > 0
+    plan = sessions.plan(replace(asked, session_id=session_id, session_epoch=1, topics=[too_long]), 12, 0)
+    assert (plan.error_code, len(sessions)) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
 
 
 def test_new_session_replaces_the_one_it_names() -> None:
