@@ -12,7 +12,12 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from lowtide.broker.quotas.creation_rates import CREATION_RATE, CreationRates
-from lowtide.broker.quotas.quota_entity import CONNECTION_CREATION_RATE, CONTROLLER_MUTATION_RATE, REQUEST_PERCENTAGE
+from lowtide.broker.quotas.quota_entity import (
+    CONNECTION_CREATION_RATE,
+    CONTROLLER_MUTATION_RATE,
+    NAME_LENGTH_MAX,
+    REQUEST_PERCENTAGE,
+)
 from lowtide.broker.quotas.quota_limits import QuotaLimits, QuotaShare
 from lowtide.broker.quotas.sampled_rate import SampledRate, Window
 from lowtide.broker.token_bucket import TokenBucket
@@ -187,6 +192,8 @@ class ClientQuotas:
         return self._limits
 
     def _share(self, key: str, user: str, client_id: str) -> QuotaShare | None:
+        # Ids may have 32 KiB. No quota can be set for a name above the limit, so what is cut off never matters.
+        client_id = client_id[: NAME_LENGTH_MAX + 1]
         limits, name = self._current(), (key, user, client_id)
         try:
             return self._shares[name]

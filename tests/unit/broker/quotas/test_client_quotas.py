@@ -8,6 +8,7 @@ from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.quotas import client_quotas
 from lowtide.broker.quotas.client_quotas import REQUEST_THROTTLE_MAX_MS, ClientQuotas
 from lowtide.broker.quotas.creation_rates import CreationRates, creation_rates
+from lowtide.broker.quotas.quota_entity import NAME_LENGTH_MAX
 from lowtide.broker.quotas.sampled_rate import MOST_THROTTLE_MS, Window
 from lowtide.metadata.config_image import ConfigImage
 
@@ -83,6 +84,17 @@ def test_invented_client_ids_take_no_more_memory(monkeypatch: pytest.MonkeyPatch
     assert len(quotas._shares) <= 100
     assert len(quotas._buckets) <= 100
     assert quotas.use(BYTES, "alice", "app", 0, 0) == 90_000
+
+
+def test_only_the_beginning_of_a_long_client_id_is_kept() -> None:
+    """Ids may have 32 KiB: ten thousand would take 320 MB. An id of the longest name with a quota is another one."""
+    named = "c" * NAME_LENGTH_MAX
+    quotas = World(**{"client-id": {BYTES: "100"}, f"client-id={named}": {BYTES: "7"}}).quotas
+    assert quotas.limit(BYTES, "mallory", named) == 7
+    assert quotas.limit(BYTES, "mallory", named + "c" * 31_000) == 100
+    quotas.use(BYTES, "mallory", named + "c" * 31_000, 1, 0)
+    names = [name for key in (*quotas._shares, *quotas._rates._by_key) for name in key if name is not None]
+    assert max(map(len, names)) == NAME_LENGTH_MAX + 1
 
 
 def test_connections_above_the_rate_of_a_listener_or_the_broker_wait() -> None:
