@@ -62,10 +62,10 @@ def handler(
         if topic is None or version < _SINCE[key_type]:
             return _failed(key, ErrorCode.INVALID_REQUEST, f"there is no key type {key_type} in version {version}")
         if key_type == SHARE and not is_share_key(key):
-            return _failed(key, ErrorCode.INVALID_REQUEST, f"{key} does not have the form group:topic-id:partition")
+            return _failed(key, ErrorCode.INVALID_REQUEST, "the key does not have the form group:topic-id:partition")
         found = _coordinator_of(topic, key, groups.broker.replicas)
         if isinstance(found, ErrorCode):
-            return _failed(key, found, f"{key} has no coordinator now")
+            return _failed(key, found, "the key has no coordinator now")
         listener = endpoint_of(found, client.listener_name)
         if listener is None:
             text = f"broker {found.broker_id} has no listener {client.listener_name}"

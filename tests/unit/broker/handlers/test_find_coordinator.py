@@ -10,7 +10,8 @@ from lowtide.protocol.errors import ErrorCode
 from lowtide.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 from lowtide.runtime.simulated_loop import SimulatedLoop, run_simulation
 
-KEY = "g"
+KEY = "g" * 32_767
+"""The longest: a sentence with it has more than a string of the protocol may have."""
 
 
 def test_a_broker_coordinates_what_it_leads() -> None:
@@ -41,6 +42,18 @@ def test_a_broker_coordinates_what_it_leads() -> None:
         for partition in logs.values():
             partition.is_leader = True
         assert (await found()).error_code == ErrorCode.NONE
+        client.close()
+
+    run_simulation(run, 1)
+
+
+def test_a_key_of_the_wrong_form_is_refused() -> None:
+    async def run(loop: SimulatedLoop) -> None:
+        world = World(loop, 1)
+        client = await world.begin()
+        answer = await client.request(FindCoordinatorRequest(key_type=2, coordinator_keys=[KEY]), 6)
+        (row,) = answer.coordinators
+        assert (row.key, row.error_code) == (KEY, ErrorCode.INVALID_REQUEST)
         client.close()
 
     run_simulation(run, 1)
