@@ -40,6 +40,7 @@ from lowtide.protocol.messages.consumer_group_describe import (
     DescribedTopicPartitions,
 )
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from lowtide.replication.refusal import cut_message
 
 _CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
@@ -106,4 +107,4 @@ def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedAssign
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedConsumerGroup:
-    return DescribedConsumerGroup(error_code=error, error_message=message, group_id=group_id)
+    return DescribedConsumerGroup(error_code=error, error_message=cut_message(message), group_id=group_id)

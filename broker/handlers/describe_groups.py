@@ -35,6 +35,7 @@ from lowtide.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from lowtide.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from lowtide.replication.refusal import cut_message
 
 _NOT_FOUND_SINCE = 6
 
@@ -110,7 +111,7 @@ def _failed(
 ) -> DescribedGroup:
     return DescribedGroup(
         error_code=error,
-        error_message=message,
+        error_message=cut_message(message),
         group_id=group_id,
         group_state=state,
         protocol_type="",

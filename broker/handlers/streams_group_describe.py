@@ -42,6 +42,7 @@ from lowtide.protocol.messages.streams_group_describe import (
     StreamsGroupDescribeResponse,
 )
 from lowtide.protocol.messages.streams_group_heartbeat import StreamsEndpoint, StreamsKeyValue, StreamsTaskOffset
+from lowtide.replication.refusal import cut_message
 
 CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
@@ -134,4 +135,4 @@ def _offsets(offsets: Mapping[TaskId, int]) -> list[StreamsTaskOffset]:
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedStreamsGroup:
-    return DescribedStreamsGroup(error_code=error, error_message=message, group_id=group_id)
+    return DescribedStreamsGroup(error_code=error, error_message=cut_message(message), group_id=group_id)

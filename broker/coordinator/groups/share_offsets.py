@@ -32,6 +32,7 @@ from lowtide.protocol.messages.describe_share_group_offsets import (
 from lowtide.protocol.messages.read_share_group_state_summary import SummaryStatePartitionResult
 from lowtide.protocol.share_state_records import UNKNOWN_COUNT, UNKNOWN_START, SharePlace
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+from lowtide.replication.refusal import cut_message
 
 UNKNOWN_LAG = -1
 
@@ -45,7 +46,7 @@ _WHY: Final = {
 
 def why_not(error: ErrorCode, group_id: str) -> str | None:
     """Returns the message for an error about a whole group; None if the code says it all."""
-    return _WHY[error].format(group_id) if error in _WHY else None
+    return cut_message(_WHY[error].format(group_id)) if error in _WHY else None
 
 
 class ShareOffsets:

@@ -36,6 +36,7 @@ from lowtide.protocol.messages.consumer_group_heartbeat import (
     HeartbeatAssignment,
     HeartbeatTopicPartitions,
 )
+from lowtide.replication.refusal import cut_message
 from lowtide.runtime.random import Random
 
 MEMBERS_MAX: Final = 10_000
@@ -48,7 +49,7 @@ MEMBER_ID_REQUIRED_SINCE: Final = 1
 
 def heartbeat_failed(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
     """Returns the response to a heartbeat that failed."""
-    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=message or None)
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=cut_message(message))
 
 
 class ConsumerHeartbeats:

@@ -23,11 +23,12 @@ from lowtide.protocol.messages.share_group_heartbeat import (
     ShareHeartbeatAssignment,
     ShareHeartbeatTopicPartitions,
 )
+from lowtide.replication.refusal import cut_message
 
 
 def heartbeat_failed(error: ErrorCode, message: str | None = None) -> ShareGroupHeartbeatResponse:
     """Returns the response to a heartbeat that failed."""
-    return ShareGroupHeartbeatResponse(error_code=error, error_message=message or None)
+    return ShareGroupHeartbeatResponse(error_code=error, error_message=cut_message(message))
 
 
 class ShareHeartbeats:

@@ -53,6 +53,7 @@ from lowtide.protocol.streams_group_records import (
     StreamsGroupTopology,
     StreamsRecordType,
 )
+from lowtide.replication.refusal import cut_message
 
 MEMBERS_MAX: Final = 10_000
 """The most members of a group, however large `group.streams.max.size` is: each costs an assignor time. Kafka has no
@@ -71,7 +72,7 @@ class StreamsHeartbeat(msgspec.Struct):
 
 def heartbeat_failed(error: ErrorCode, message: str | None = None) -> StreamsGroupHeartbeatResponse:
     """Returns the response to a heartbeat that failed."""
-    return StreamsGroupHeartbeatResponse(error_code=error, error_message=message or None)
+    return StreamsGroupHeartbeatResponse(error_code=error, error_message=cut_message(message))
 
 
 def _failed(error: ErrorCode, message: str | None = None) -> StreamsHeartbeat:

@@ -28,6 +28,7 @@ from lowtide.protocol.messages.alter_share_group_offsets import (
 )
 from lowtide.protocol.share_state_records import SharePlace
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId
+from lowtide.replication.refusal import cut_message
 
 
 def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
@@ -72,4 +73,4 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
 
 def _altered(name: str, number: int, code: ErrorCode) -> AlteredShareOffset:
     message = f"There is no partition {name}-{number}." if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
-    return AlteredShareOffset(partition_index=number, error_code=code, error_message=message)
+    return AlteredShareOffset(partition_index=number, error_code=code, error_message=cut_message(message))

@@ -26,6 +26,7 @@ from lowtide.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsResponse,
 )
 from lowtide.protocol.types import ZERO_TOPIC_ID
+from lowtide.replication.refusal import cut_message
 
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -44,7 +45,7 @@ def handler(broker: BrokerContext, offsets: ShareOffsets) -> HandlerSpec:
             return DeleteShareGroupOffsetsResponse(error_code=outcome, error_message=why_not(outcome, request.group_id))
         codes = {name: outcome.get(topic_id, _UNKNOWN) for name, topic_id in ids.items()}
         unknown = {
-            name: f"Share group {request.group_id} has no offsets of topic {name}."
+            name: cut_message(f"Share group {request.group_id} has no offsets of topic {name}.")
             for name, code in codes.items()
             if code == _UNKNOWN
         }

@@ -38,6 +38,7 @@ from lowtide.protocol.messages.share_group_describe import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+from lowtide.replication.refusal import cut_message
 
 CUT: Final = Cut(levels=(("group_ids", "groups"),))
 
@@ -93,4 +94,4 @@ def _assignment(assignment: Assignment, image: MetadataImage) -> DescribedShareA
 
 
 def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> DescribedShareGroup:
-    return DescribedShareGroup(error_code=error, error_message=message, group_id=group_id)
+    return DescribedShareGroup(error_code=error, error_message=cut_message(message), group_id=group_id)
