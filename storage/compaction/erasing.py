@@ -33,7 +33,7 @@ from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, CLEANED_SUFFIXES
 from lowtide.storage.log.erased_reads import without_erased
 from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex, read_indexes
-from lowtide.storage.log.segments.segment_file import SegmentFile
+from lowtide.storage.log.segments.segment_file import BatchPlace, SegmentFile
 from lowtide.storage.log.segments.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -163,7 +163,7 @@ class SegmentErasure:
         for first, last in erased:
             offset = first
             while offset <= last:
-                place = source.scan(offset, max(position, self._lookup(offset)), None)
+                place = self._find(source, offset, position)
                 worked += max(REWRITTEN_BYTES // 1000, 0 if place is None else place.size)
                 if worked >= REWRITTEN_BYTES:
                     worked = 0
@@ -183,8 +183,15 @@ class SegmentErasure:
             return order.erased
         return order.erased.union(OffsetRanges([(order.base_offset, order.log_start_offset - 1)]))
 
-    def _lookup(self, offset: Offset) -> FilePosition:
-        return 0 if self._indexes is None else self._indexes[0].lookup(offset)
+    def _find(self, source: SegmentFile, offset: Offset, position: FilePosition) -> BatchPlace | None:
+        """Returns the first batch from byte `position` on that ends at or after `offset`, if any."""
+        if self._indexes is not None:
+            before, indexed, _ = self._indexes[0].around(offset)
+            if indexed > position:
+                # The entry of a damaged index may name a later batch, or none.
+                with contextlib.suppress(DamagedSegmentError):
+                    return source.scan(offset, indexed, before)
+        return source.scan(offset, position, None)
 
     def _change(self, position: FilePosition, size: int, erased: OffsetRanges) -> _ChangedBatch | None:
         """Returns what becomes of the batch at `position`; None if it stays as it is."""

@@ -4,7 +4,7 @@ An erasure is a control batch that names offsets below its own. It takes effect 
 then no read returns a record that it names, and segments are rewritten without these. docs/adr/0023.
 
 The file `lowtide-erasures` has the state, one line for each erasure, and one for each search in which this replica has
-taken part (docs/adr/0024). It is staged for the next flush if `dirty`, like
+taken part (docs/adr/0024). Its last line is the CRC-32C of all others. It is staged for the next flush if `dirty`, like
 the leader epochs: a flush that raises the recovery point above an erasure makes the file durable before. So erasures
 below the recovery point are in the file, and a start finds those above it in the batches.
 
@@ -24,9 +24,11 @@ from uuid import UUID
 import msgspec
 
 from lowtide.protocol.compression import Buffer
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.erasure_record import ErasureRecord, read_erasure
 from lowtide.protocol.errors import ProtocolError
 from lowtide.protocol.offset_ranges import NO_OFFSETS, OffsetRanges
+from lowtide.protocol.records import check_crc, read_batch_header
 from lowtide.protocol.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.errors import DamagedSegmentError
@@ -40,7 +42,10 @@ SEARCHES_KEPT: Final = 16
 """The number of searches that a log remembers. A leader searches for one erasure at a time; the next one ends above it.
 """
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+_WITHOUT_CRC: Final = 1
+"""The version of earlier brokers."""
+_CRC_LINE_BYTES: Final = 9
 
 _LOADED: Final = 1
 """The number of the change that a start found in the file."""
@@ -113,6 +118,8 @@ def stored_erasure(path: str, batch: Buffer) -> ErasureRecord | None:
     Errors: DamagedSegmentError, also for an erasure of an unknown version: its records would be served.
     """
     try:
+        if not check_crc(batch, 0, read_batch_header(batch)):
+            raise DamagedSegmentError(path, "the CRC of a control batch is wrong")
         return read_erasure(batch, max_bytes=len(batch))
     except ProtocolError as error:
         raise DamagedSegmentError(path, str(error)) from error
@@ -331,15 +338,24 @@ class LogErasures:
                 f"{int(each.begun > 0)} {ranges or '-'}"
             )
         lines += [str(len(self.searches)), *(each.hex for each in self.searches)]
-        return "\n".join([*lines, ""]).encode()
+        content = "\n".join([*lines, ""]).encode()
+        return content + _crc_line(content)
+
+
+def _crc_line(content: bytes) -> bytes:
+    return b"%08x\n" % crc32c(content)
 
 
 def decode_erasures(path: str, content: bytes) -> tuple[list[KnownErasure], list[UUID]]:
     """Returns the erasures and the searches in the file at `path`. Errors: CheckpointError if it is damaged."""
     try:
+        if content[:2] != b"%d\n" % _WITHOUT_CRC:
+            content, crc = content[:-_CRC_LINE_BYTES], content[-_CRC_LINE_BYTES:]
+            if crc != _crc_line(content):
+                raise CheckpointError(path, "it is damaged: its CRC is wrong")
         version, count, *lines = content.decode("ascii").split("\n")
         own, (searched, *searches) = lines[: int(count)], lines[int(count) :]
-        if int(version) != _VERSION or searches[int(searched) :] != [""]:
+        if int(version) not in (_WITHOUT_CRC, _VERSION) or searches[int(searched) :] != [""]:
             raise CheckpointError(path, "it isn't whole, or its version is unknown")
         known, noted = [_decoded(line) for line in own], [UUID(hex=each) for each in searches[:-1]]
     except ValueError as error:

@@ -25,7 +25,7 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, is_confirmed
 from lowtide.storage.log.segments.segment_files import load_timestamps, measure_timestamps
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset)
         segments.used(segment)
         if not segment.size or segment.max_timestamp < timestamp_ms:
             continue
-        offsets, times = segment.indexes
-        start = max(times.lookup(timestamp_ms), start_offset)
-        for position, header in segment.batches(offsets.lookup(start)):
+        entry = segment.indexes[1].entry_below(timestamp_ms)
+        start = max(entry[1], start_offset) if is_confirmed(segment, *entry) else start_offset
+        for position, header in segment.batches(_position_of(segment, start)):
             if header.last_offset < start:
                 continue
             left -= 1
@@ -128,6 +128,12 @@ def _search_from(segments: SegmentList, timestamp_ms: int, start_offset: Offset)
             if found is not None:
                 return found
     return None
+
+
+def _position_of(segment: Segment, offset: Offset) -> FilePosition:
+    """Returns where the first batch begins that ends at or after `offset`. Errors: StorageError."""
+    place = segment.find(offset)
+    return segment.size if place is None else place.position
 
 
 def search_max_timestamp(log: Log, start_offset: Offset = 0, largest: TimestampedOffset | None = None) -> Found:
@@ -179,7 +185,7 @@ def _largest_from(
             return known
         start_offset, largest = log_start_offset, TimestampedOffset(log_start_offset, NO_RECORD, NO_LEADER_EPOCH)
     left = BATCHES_AT_ONCE
-    for position, header in segment.batches(segment.indexes[0].lookup(start_offset)):
+    for position, header in segment.batches(_position_of(segment, start_offset)):
         if header.last_offset < start_offset:
             continue
         left -= 1
@@ -204,7 +210,7 @@ def _known_largest(segment: Segment) -> TimestampedOffset | None:
     Errors: StorageError.
     """
     wanted = segment.max_timestamp_offset
-    for _position, header in segment.batches(segment.indexes[0].lookup(wanted)):
+    for _position, header in segment.batches(_position_of(segment, wanted)):
         if header.last_offset >= wanted:
             is_so = header.base_offset <= wanted and header.max_timestamp == segment.max_timestamp
             return TimestampedOffset(header.base_offset, header.max_timestamp, NO_LEADER_EPOCH) if is_so else None
@@ -214,8 +220,7 @@ def _known_largest(segment: Segment) -> TimestampedOffset | None:
 def _first_with_largest(segments: SegmentList, best: Segment, log_start_offset: Offset) -> Found:
     """Returns the first record above the log start with a segment's largest timestamp. Errors: StorageError."""
     wanted = best.max_timestamp
-    start = best.indexes[0].lookup(best.max_timestamp_offset)
-    for position, header in best.batches(start):
+    for position, header in best.batches(_position_of(best, best.max_timestamp_offset)):
         if header.max_timestamp == wanted:
             return _look_into(best, position, header, wanted, header.base_offset)
     measure_timestamps(best)  # That one was in a hole, or was erased.

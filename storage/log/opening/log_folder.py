@@ -374,6 +374,7 @@ def next_offset(segment: Segment) -> Offset:
     if not segment.size:
         return segment.base_offset
     last = segment.first_offset - 1
-    for _, header in segment.batches(segment.indexes[0].last_position):
+    place = segment.find(segment.indexes[0].last_offset)  # Not its position: the entry of a damaged index is mended.
+    for _, header in segment.batches(segment.indexes[0].last_position if place is None else place.position):
         last = header.last_offset
     return last + 1

@@ -205,10 +205,15 @@ class TimeIndex:
         """Drops all entries."""
         del self._timestamps[:], self.relative_offsets[:]
 
-    def lookup(self, timestamp_ms: int) -> Offset:
-        """Returns the offset from which to scan forward for a timestamp of at least `timestamp_ms`."""
+    def entry_below(self, timestamp_ms: int) -> tuple[int, Offset]:
+        """Returns the last entry whose timestamp is below `timestamp_ms`; (-1, base offset) if there is none.
+
+        From its offset on a forward scan finds a timestamp of at least `timestamp_ms`.
+        """
         found = bisect_left(self._timestamps, timestamp_ms)
-        return self.base_offset + (self.relative_offsets[found - 1] if found else 0)
+        if not found:
+            return NO_TIMESTAMP, self.base_offset
+        return self._timestamps[found - 1], self.base_offset + self.relative_offsets[found - 1]
 
     def drop_before(self, offset: Offset) -> None:
         """Drops the entries for offsets before `offset`, which are in a hole.

@@ -16,7 +16,7 @@ import msgspec
 
 from lowtide.protocol.control_records import ControlRecord, read_control_record
 from lowtide.protocol.errors import ProtocolError
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, read_batch_header
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, check_crc, read_batch_header
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import File, FileSystem, FileToSync, Syncable
 from lowtide.storage.errors import DamagedSegmentError, storage_error
@@ -364,8 +364,11 @@ def read_control(segment: SegmentFile, position: FilePosition, header: BatchHead
     """Returns the content of the control batch at `position`; None for an ordinary batch. Errors: StorageError."""
     if not header.is_control:
         return None
+    batch = segment.read_batch(position, header.size_bytes)
+    if not check_crc(batch, 0, header):
+        raise DamagedSegmentError(segment.path, f"the CRC of the control batch at byte {position} is wrong")
     try:
-        return read_control_record(segment.read_batch(position, header.size_bytes), max_bytes=CONTROL_BYTES_MAX)
+        return read_control_record(batch, max_bytes=CONTROL_BYTES_MAX)
     except ProtocolError as error:
         reason = f"the control batch at byte {position} can't be read: {error}"
         raise DamagedSegmentError(segment.path, reason) from error

@@ -16,7 +16,8 @@ from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import is_passing
 from lowtide.storage.log.segments.open_files import FILES_MAX, OpenFiles
-from lowtide.storage.log.segments.segment import Segment, raise_largest
+from lowtide.storage.log.segments.segment import Segment, is_confirmed, raise_largest, rebuild_indexes
+from lowtide.storage.log.segments.segment_file import SCAN_BYTES
 from lowtide.storage.log.segments.segment_life import SegmentEvent, SegmentLife, next_life
 from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
 
@@ -185,9 +186,14 @@ class SegmentCache:
 
 
 def load_timestamps(segment: Segment) -> None:
-    """Reads the largest timestamp of a closed segment from its time index. Errors: StorageError."""
+    """Reads the largest timestamp of a closed segment from its time index, which is rebuilt if no batch confirms it.
+
+    Errors: StorageError.
+    """
     if segment.max_timestamp == NO_TIMESTAMP and segment.size and not segment.is_pinned:
         segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
+        if not is_confirmed(segment, segment.max_timestamp, segment.max_timestamp_offset):
+            rebuild_indexes(segment, SCAN_BYTES)
 
 
 def measure_timestamps(segment: Segment) -> None:

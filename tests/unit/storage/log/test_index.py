@@ -68,7 +68,7 @@ def test_a_time_lookup_begins_before_the_first_record_that_may_match() -> None:
     index = TimeIndex(100)
     index.maybe_append(1000, 115)
     index.maybe_append(2000, 131)
-    assert [index.lookup(timestamp) for timestamp in (0, 1000, 1001, 2000, 2001)] == [100, 100, 115, 115, 131]
+    assert [index.entry_below(timestamp)[1] for timestamp in (0, 1000, 1001, 2000, 2001)] == [100, 100, 115, 115, 131]
 
 
 @pytest.mark.parametrize(("end", "left"), [(99, 0), (115, 0), (116, 1), (131, 1), (132, 2)])
