@@ -1,0 +1,109 @@
+"""Files that have no checksum are damaged while a broker is stopped: nothing wrong in them is believed."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from lowtide.protocol.erasure_record import ErasureRecord
+from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.storage.checkpoint import CheckpointError
+from lowtide.storage.log.log import Log
+from lowtide.storage.log.log_erasures import LogErasures, decode_erasures
+from lowtide.storage.log.markers import make_erasure
+from lowtide.storage.log.retention.segment_ages import SegmentAges
+from lowtide.storage.log.segments.segment_names import offset_name
+from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
+from tests.unit.storage.directory.managed_logs import A0
+from tests.unit.storage.directory.test_erasures import FOLDER, LARGE, filled, found, loaded, produce
+from tests.unit.storage.directory.test_holes import World
+
+SMALL = msgspec.structs.replace(LARGE, segment_bytes=1500)
+
+
+def damage(world: World, path: str, position: int, mask: int) -> None:
+    byte = world.filesystem.read_bytes(path)[position]
+    world.filesystem.open(path, write=True).pwritev([bytes([byte ^ mask])], position)
+
+
+def restarted(world: World, config: Any) -> Log:
+    world.filesystem.crash_process()
+    world.start()
+    return loaded(world, config)
+
+
+def times(log: Log, filesystem: Any) -> list[Any]:
+    """Every answer that a timestamp can get, and what retention by time goes by."""
+    ages = SegmentAges(filesystem)
+    return [
+        [ages.largest_timestamp(segment) for segment in log.segments],
+        search_max_timestamp(log),
+        *(search_timestamp(log, timestamp) for timestamp in range(999, 1102)),
+    ]
+
+
+def test_no_bit_of_the_erasures_can_change_unseen() -> None:
+    """Protects erased persons: with one bit changed, a record that is still in a file came back."""
+    erasures = LogErasures()
+    erasures.note(ErasureRecord(UUID(int=7), OffsetRanges.of_offsets([3, 4, 9]).ranges()), 20, 1)
+    erasures.note_search(UUID(int=9))
+    content = erasures.encode()
+    assert decode_erasures("lowtide-erasures", content) == (erasures.known, erasures.searches)
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CheckpointError):
+            decode_erasures("lowtide-erasures", bytes(changed))
+    for size in range(len(content)):
+        with pytest.raises(CheckpointError):
+            decode_erasures("lowtide-erasures", content[:size])
+
+
+def test_the_erasures_of_earlier_versions_are_read() -> None:
+    content = b"1\n1\n20 1 " + UUID(int=7).hex.encode() + b" 0 3 0 3-4,9-9\n0\n"
+    known, searches = decode_erasures("lowtide-erasures", content)
+    assert ([each.left.ranges() for each in known], searches) == ([((3, 4), (9, 9))], [])
+
+
+@pytest.mark.parametrize("base", [0, 25, 50])
+@pytest.mark.parametrize("mask", [1, 8, 64])
+def test_a_damaged_time_index_changes_no_answer(base: int, mask: int) -> None:
+    """Protects searches by time, and records that retention by time would have deleted early."""
+    world = World()
+    expected = times(filled(world, config=SMALL), world.filesystem)
+    world.manager.close()
+    path = f"{FOLDER}/{offset_name(base)}.timeindex"
+    content = world.filesystem.read_bytes(path)
+    for position in range(len(content)):
+        world.filesystem.write_bytes(path, content)
+        damage(world, path, position, mask)
+        assert times(restarted(world, SMALL), world.filesystem) == expected, position
+        world.manager.close()
+
+
+def test_an_entry_for_a_later_batch_hides_no_record_from_an_erasure() -> None:
+    """Protects erased persons: the records between the right place and the wrong one stayed in the file."""
+    world = World()
+    log = filled(world)
+    batch_bytes = log.segments.active.size // 20
+    log.roll(1)
+    produce(log, 1)
+    world.manager.close()
+    path = f"{FOLDER}/{offset_name(0)}.index"
+    entries = list(struct.iter_unpack(">ii", world.filesystem.read_bytes(path)))
+    offset, position = entries[2]
+    entries[2] = (offset, position + batch_bytes)
+    world.filesystem.write_bytes(path, b"".join(struct.pack(">ii", *entry) for entry in entries))
+    log = restarted(world, LARGE)
+    record = ErasureRecord(UUID(int=1), OffsetRanges.of_offsets([offset]).ranges())
+    log.append_as_leader(make_erasure(record, 1), leader_epoch=3, now_ms=1)
+    log.advance_high_watermark(log.log_end_offset)
+    for _ in range(8):
+        world.tick(1000)
+    assert log.erasures.is_done(log.log_end_offset)
+    assert found(world, 105) == set(range(105)) - {offset}
+    assert A0 in world.manager.logs
