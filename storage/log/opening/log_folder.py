@@ -20,7 +20,7 @@ from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
-from lowtide.storage.log.producers.snapshots import ProducerSnapshots
+from lowtide.storage.log.producers.snapshots import ProducerSnapshots, unconfirmed_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.open_files import OpenFiles
@@ -284,7 +284,7 @@ class LogFolder:
         wanted = {segment.base_offset for segment in (*self.unindexed, *self.doubted)} & {
             segment.base_offset for segment in self.segments
         }
-        wanted.update(index.damaged())
+        wanted.update(unconfirmed_aborted(index, log.segments))
         if wanted:
             log.files.rebuild_aborted(sorted(wanted), log.log_end_offset)
         for segment in self.unindexed:

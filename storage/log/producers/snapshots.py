@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, takewhile
 
-from lowtide.protocol.records import BatchHeader
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, read_batch_header
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import DamagedSegmentError, remove_file, storage_error
@@ -229,6 +229,44 @@ def _recall(state: ProducerStateManager, segments: SegmentList, start: Offset) -
 
 def _headers(segment: Segment, position: FilePosition, end: FilePosition) -> Iterator[BatchHeader]:
     return (header for _, header in takewhile(lambda found: found[0] < end, segment.batches(position)))
+
+
+def unconfirmed_aborted(index: TransactionIndex, segments: SegmentList) -> list[Offset]:
+    """Returns the base offsets of the segments whose files are invalid, or say what the log contradicts.
+
+    The files have no checksum, and with a wrong one consumers of committed records would get aborted ones. Errors:
+    StorageError.
+    """
+    found = []
+    for base_offset in index.bases:
+        try:
+            if not all(_is_confirmed(each, segments) for each in index.entries(base_offset)):
+                found.append(base_offset)
+        except DamagedSegmentError:
+            found.append(base_offset)
+    return found
+
+
+def _is_confirmed(aborted: CompletedTransaction, segments: SegmentList) -> bool:
+    """Returns whether the log has this marker, and this first batch unless that is gone. Errors: StorageError."""
+    marker = _batch_with(aborted.last_offset, segments)
+    if marker is None or not marker.is_control or marker.producer_id != aborted.producer_id:
+        return False
+    first = _batch_with(aborted.first_offset, segments)
+    if first is None or first.base_offset > aborted.first_offset:
+        return True
+    return first.base_offset == aborted.first_offset and first.producer_id == aborted.producer_id
+
+
+def _batch_with(offset: Offset, segments: SegmentList) -> BatchHeader | None:
+    """Returns the header of the first batch of its segment that ends at or after `offset`, if any."""
+    number = segments.number_of(offset)
+    segment = segments[max(number, 0)]
+    if number < 0 or offset < segment.first_offset or not segment.size:
+        return None
+    place = segment.find(offset)
+    segments.used(segment)
+    return None if place is None else read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD))
 
 
 def rebuild_aborted(

@@ -56,16 +56,17 @@ def decode_aborted(content: bytes, base_offset: Offset) -> list[CompletedTransac
     if not content or len(content) % _ENTRY.size:
         return None
     entries = []
-    before = base_offset - 1
+    before, stable = base_offset - 1, 0
     for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(content):
         if (
             version != _VERSION
             or not 0 <= first_offset < last_offset
             or last_offset <= before
-            or last_stable_offset < 0
+            or first_offset < stable
+            or not 0 <= last_stable_offset <= last_offset + 1
         ):
             return None
-        before = last_offset
+        before, stable = last_offset, last_stable_offset
         entries.append(CompletedTransaction(producer_id, first_offset, last_offset, True, last_stable_offset))
     return entries
 
@@ -100,16 +101,6 @@ class TransactionIndex:
     def base_of(self, path: str) -> Offset:
         """Returns the base offset of the segment whose file this is."""
         return int(path[-len(offset_name(0)) - len(TRANSACTION_INDEX_SUFFIX) : -len(TRANSACTION_INDEX_SUFFIX)])
-
-    def damaged(self) -> list[Offset]:
-        """Returns the segments whose files are invalid. Errors: StorageError."""
-        found = []
-        for base_offset in self._bases:
-            try:
-                self.entries(base_offset)
-            except DamagedSegmentError:
-                found.append(base_offset)
-        return found
 
     def note(self, base_offset: Offset, transaction: CompletedTransaction) -> None:
         """Adds the marker of an aborted transaction to the segment at `base_offset`. Errors: StorageError."""

@@ -14,12 +14,13 @@ from lowtide.protocol.offset_ranges import OffsetRanges
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_erasures import LogErasures, decode_erasures
-from lowtide.storage.log.markers import make_erasure
+from lowtide.storage.log.log_values import AppendedBatch
+from lowtide.storage.log.markers import make_erasure, make_marker
 from lowtide.storage.log.retention.segment_ages import SegmentAges
 from lowtide.storage.log.segments.segment_names import offset_name
 from lowtide.storage.log.timestamps import search_max_timestamp, search_timestamp
 from tests.unit.storage.directory.managed_logs import A0
-from tests.unit.storage.directory.test_erasures import FOLDER, LARGE, filled, found, loaded, produce
+from tests.unit.storage.directory.test_erasures import FOLDER, LARGE, batch_at, filled, found, loaded, produce
 from tests.unit.storage.directory.test_holes import World
 
 SMALL = msgspec.structs.replace(LARGE, segment_bytes=1500)
@@ -107,3 +108,42 @@ def test_an_entry_for_a_later_batch_hides_no_record_from_an_erasure() -> None:
     assert log.erasures.is_done(log.log_end_offset)
     assert found(world, 105) == set(range(105)) - {offset}
     assert A0 in world.manager.logs
+
+
+def aborted_everywhere(log: Log) -> list[Any]:
+    """The aborted transactions of reads from each offset."""
+    answers = []
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        part = log.read(offset, 1 << 20, end_offset=log.log_end_offset).slice
+        assert part is not None
+        aborted = log.aborted_transactions(part, offset, log.log_end_offset)
+        answers.append([(each.producer_id, each.first_offset, each.last_offset) for each in aborted])
+    return answers
+
+
+def test_a_damaged_index_of_aborted_transactions_changes_no_answer() -> None:
+    """Protects consumers of committed records: they got the aborted ones."""
+    world = World()
+    log = filled(world, 0)
+    for number in range(4):
+        for producer_id, sequence in ((5, 5 * number), (60 + number, 0)):
+            options = {"producer_id": producer_id, "producer_epoch": 0, "is_transactional": True}
+            begun = batch_at(log.log_end_offset, base_sequence=sequence, **options)
+            assert isinstance(log.append_as_leader(begun, leader_epoch=3, now_ms=1), AppendedBatch)
+        for producer_id, is_commit in ((5, number == 1), (60 + number, number == 2)):
+            marker = make_marker(
+                producer_id, 0, is_commit=is_commit, coordinator_epoch=0, epoch_is_bumped=False, now_ms=1
+            )
+            log.append_as_leader(marker, leader_epoch=3, now_ms=1)
+    log.roll(1)
+    produce(log, 1)
+    expected = aborted_everywhere(log)
+    assert len(expected[0]) == 6
+    world.manager.close()
+    path = f"{FOLDER}/{offset_name(0)}.txnindex"
+    content = world.filesystem.read_bytes(path)
+    for bit in range(0, 8 * len(content), 3):
+        world.filesystem.write_bytes(path, content)
+        damage(world, path, bit // 8, 1 << bit % 8)
+        assert aborted_everywhere(restarted(world, LARGE)) == expected, bit
+        world.manager.close()
