@@ -115,6 +115,8 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
         loader.settle_hole(known)
         log_start_offset = max(known.log_start_offset, segments[0].first_offset if segments else 0)
         log_end_offset = loader.find_log_end(known.recovery_point, log_start_offset, clean=known.clean)
+        if known.clean:
+            loader.check_end(known.recovery_point, log_end_offset)
         parts = LogParts(
             filesystem=place.filesystem,
             directory=place.directory,

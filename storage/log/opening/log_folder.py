@@ -13,13 +13,13 @@ from typing import Final
 
 from lowtide.protocol.types import Offset
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, CheckpointError, decode_epochs
-from lowtide.storage.errors import is_passing
+from lowtide.storage.errors import DamagedSegmentError, is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_files import LogPlace
 from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
-from lowtide.storage.log.opening.log_recovery import begins_behind, check_segment
+from lowtide.storage.log.opening.log_recovery import are_confirmed, begins_behind, check_segment
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots, unconfirmed_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
 from lowtide.storage.log.segments.new_segment import create_segment
@@ -181,7 +181,7 @@ class LogFolder:
         if log_end_offset < log_start_offset:
             self._start_empty(log_start_offset)
             log_end_offset = log_start_offset
-        if not self.epochs_known:
+        if not self.epochs_known or (clean and not are_confirmed(self.epochs.entries(), self.segments)):
             self._rebuild_epochs()
         elif log_end_offset == log_start_offset and not self.epochs:
             # No batch says in which leader epoch the deleted ones ended; the file still does.
@@ -358,12 +358,25 @@ class LogFolder:
             self.remove_segment(segment)
         return new
 
-    def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
-        """Returns the producer snapshots that fit the log."""
-        offsets = [
+    def check_end(self, recovery_point: Offset, log_end_offset: Offset) -> None:
+        """Checks that a log ends where a clean stop has left it. Errors: DamagedSegmentError.
+
+        No CRC contains the offset of the last batch, nor shows that batches are missing. Recovery point and newest
+        snapshot both say where the end was; if only one of them differs, it is the damaged one.
+        """
+        newest = max(self._snapshot_offsets(), default=log_end_offset)
+        if log_end_offset not in (newest, recovery_point) and recovery_point:
+            reason = f"it ended at offset {newest} when the broker stopped, and now ends at {log_end_offset}"
+            raise DamagedSegmentError(self.segments[-1].path, reason)
+
+    def _snapshot_offsets(self) -> list[Offset]:
+        return [
             int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)
         ]
-        snapshots = ProducerSnapshots(self.filesystem, self.directory, offsets)
+
+    def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
+        """Returns the producer snapshots that fit the log."""
+        snapshots = ProducerSnapshots(self.filesystem, self.directory, self._snapshot_offsets())
         snapshots.drop_above(log_end_offset)
         snapshots.drop_except(segment.base_offset for segment in self.segments)
         return snapshots

@@ -8,6 +8,8 @@ Source: Kafka's LogSegment.recover.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -23,8 +25,10 @@ from lowtide.protocol.records import (
     MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     SMALLEST_BATCH_LENGTH,
+    BatchHeader,
+    read_batch_header,
 )
-from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, LeaderEpoch, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.offsets import LeaderEpochs
@@ -33,6 +37,7 @@ from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import place_at
 
+_OFFSET_MAX: Final = 2**63 - 1
 _CHUNK_BYTES: Final = 1 << 20
 """The size of a read. A larger batch is read and checksummed in pieces."""
 
@@ -87,6 +92,30 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
     return _crc_in_pieces(segment.file, place.position, place.size, buffer) == int.from_bytes(
         head[CRC_POSITION:ATTRIBUTES_POSITION], "big"
     )
+
+
+def are_confirmed(epochs: list[tuple[LeaderEpoch, Offset]], segments: list[Segment]) -> bool:
+    """Returns whether the batches have these leader epochs, where each begins: their file has no checksum.
+
+    Compaction may have removed the batches around a start. Errors: StorageError.
+    """
+    bases = [segment.base_offset for segment in segments]
+    for (epoch, start), (_, end) in zip_longest(epochs, epochs[1:], fillvalue=(NO_LEADER_EPOCH, _OFFSET_MAX)):
+        before, first = (_batch_with(offset, segments, bases) for offset in (start - 1, start))
+        if before is not None and before.base_offset < start and before.partition_leader_epoch >= epoch:
+            return False
+        if first is not None and first.base_offset < end and first.partition_leader_epoch != epoch:
+            return False
+    return True
+
+
+def _batch_with(offset: Offset, segments: list[Segment], bases: list[Offset]) -> BatchHeader | None:
+    """Returns the header of the first batch of its segment that ends at or after `offset`, if any."""
+    segment = segments[max(bisect_right(bases, offset) - 1, 0)]
+    if offset < segment.first_offset or segment.size <= segment.floor:
+        return None
+    place = segment.find(offset)
+    return None if place is None else read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD))
 
 
 class _Check:

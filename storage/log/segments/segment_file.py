@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from lowtide.storage.log.segments.hole import PendingHole
 
 KNOWN_STARTS: Final = 32
-"""Batch starts remembered per generation; two generations exist. A tail reader lags the writer by fewer batches than
-that.
-"""
-
+"""Batch starts remembered in each of two generations. A tail reader lags the writer by fewer batches."""
 
 CONTROL_BYTES_MAX: Final = 1 << 16
 """A control batch holds one record of a few bytes."""
@@ -370,8 +367,7 @@ def read_control(segment: SegmentFile, position: FilePosition, header: BatchHead
     try:
         return read_control_record(batch, max_bytes=CONTROL_BYTES_MAX)
     except ProtocolError as error:
-        reason = f"the control batch at byte {position} can't be read: {error}"
-        raise DamagedSegmentError(segment.path, reason) from error
+        raise DamagedSegmentError(segment.path, f"the control batch at byte {position}: {error}") from error
 
 
 def batches_of(read: FileSlice, name: str) -> Iterator[tuple[FilePosition, BatchHeader]]:

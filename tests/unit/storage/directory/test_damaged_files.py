@@ -147,3 +147,61 @@ def test_a_damaged_index_of_aborted_transactions_changes_no_answer() -> None:
         damage(world, path, bit // 8, 1 << bit % 8)
         assert aborted_everywhere(restarted(world, LARGE)) == expected, bit
         world.manager.close()
+
+
+def test_damaged_leader_epochs_are_built_again() -> None:
+    """Protects what replicas keep after an election: they cut their logs where the leader's epochs say so."""
+    world = World()
+    log = filled(world, 4, config=SMALL)
+    for epoch in (5, 17):
+        for _ in range(4):
+            log.append_as_leader(batch_at(log.log_end_offset), leader_epoch=epoch, now_ms=1)
+        log.advance_high_watermark(log.log_end_offset)
+    expected = [(3, 0), (5, 20), (17, 40)]
+    assert log.leader_epochs.entries() == expected
+    world.manager.close()
+    path = f"{FOLDER}/leader-epoch-checkpoint"
+    content = world.filesystem.read_bytes(path)
+    for bit in range(8 * len(content)):
+        world.filesystem.write_bytes(path, content)
+        damage(world, path, bit // 8, 1 << bit % 8)
+        assert restarted(world, SMALL).leader_epochs.entries() == expected, bit
+        world.manager.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_log_that_lost_its_end_is_not_served(kept: int) -> None:
+    """Protects consumers: other records would have got the offsets of those that are missing."""
+    world = World()
+    batch_bytes = filled(world, 4).segments.active.size // 4
+    world.manager.close()
+    world.filesystem.crash_process()
+    world.filesystem.open(f"{FOLDER}/{offset_name(0)}.log", write=True).truncate(kept * batch_bytes)
+    world.start()
+    assert A0 in world.manager.damaged
+    assert "ended at offset 20" in str(world.manager.damaged[A0])
+
+
+def test_a_last_batch_with_another_offset_is_not_served() -> None:
+    world = World()
+    batch_bytes = filled(world, 4).segments.active.size // 4
+    world.manager.close()
+    world.filesystem.crash_process()
+    damage(world, f"{FOLDER}/{offset_name(0)}.log", 3 * batch_bytes + 6, 1)
+    world.start()
+    assert A0 in world.manager.damaged
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", f"{A0}/{offset_name(20)}.snapshot"])
+def test_one_wrong_witness_of_the_end_costs_no_log(name: str) -> None:
+    world = World()
+    filled(world, 4)
+    world.manager.close()
+    world.filesystem.crash_process()
+    path = f"/one/{name}"
+    if name.endswith("snapshot"):
+        world.filesystem.rename(path, path.replace("20.snap", "24.snap"))
+    else:
+        damage(world, path, len(world.filesystem.read_bytes(path)) - 2, 1)
+    world.start()
+    assert world.manager.logs[A0].log_end_offset == 20
