@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import LeaderEpoch, Offset, TopicId, TopicPartition, parse_topic_id, topic_id_text
 from lowtide.runtime.committer import Barrier
 from lowtide.runtime.filesystem import FileSystem
@@ -50,6 +51,8 @@ ROWS_PER_STEP = 500
 """Rows of a checkpoint, or logs, handled in one step while others wait: a few hundred microseconds."""
 
 _VERSION = "0"
+_CRC_PREFIX = b"# crc32c: "
+_CRC_COMMENT = _CRC_PREFIX + b"%08x\n"
 _MAX_INT64 = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
 _MAX_DIGITS = 19
@@ -115,16 +118,23 @@ def decode_epochs(content: bytes, path: str) -> list[tuple[LeaderEpoch, Offset]]
 
 
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
-    """Returns the content of a `partition.metadata`, which ties a partition's folder to a topic id."""
-    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode("ascii")
+    """Returns the content of a `partition.metadata`, which ties a partition's folder to a topic id.
+
+    Its third line is a CRC, which Kafka doesn't read: with another id a log would lose its log start.
+    """
+    content = f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode("ascii")
+    return content + _CRC_COMMENT % crc32c(content)
 
 
 def decode_partition_metadata(content: bytes, path: str) -> TopicId:
     """Returns the topic id.
 
     Errors: CheckpointError, also for an empty or torn file: that of a new log isn't synced at once, so the caller then
-    takes the id from the cluster's metadata.
+    takes the id from the cluster's metadata. A file of Kafka has no CRC.
     """
+    lines = content.splitlines(keepends=True)
+    if lines and lines[-1].startswith(_CRC_PREFIX) and lines[-1] != _CRC_COMMENT % crc32c(b"".join(lines[:-1])):
+        raise CheckpointError(path, "its CRC is wrong")
     properties = _properties(content, path, separator=":")
     if properties.get("version") != "0":
         raise CheckpointError(path, f"version is {properties.get('version')!r}, only '0' is known")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 
 import pytest
@@ -94,11 +95,25 @@ def test_epochs_that_do_not_rise_are_refused(content: bytes) -> None:
         decode_epochs(content, PATH)
 
 
-def test_partition_metadata_is_as_kafka_writes_it() -> None:
+def test_partition_metadata_is_as_kafka_writes_it_and_has_a_crc() -> None:
+    """Kafka 4.4.0 reads no third line."""
     content = b"version: 0\ntopic_id: XyyrUmRjQ6mwBRQYFZGmXQ\n"
     topic_id = decode_partition_metadata(content, PATH)
     assert topic_id.hex() == "5f2cab52646343a9b00514181591a65d"
-    assert encode_partition_metadata(topic_id) == content
+    encoded = encode_partition_metadata(topic_id)
+    assert encoded.startswith(content)
+    assert encoded.count(b"\n") == 3
+
+
+def test_no_bit_of_partition_metadata_makes_another_topic_id() -> None:
+    """Protects deleted records: under another id the log had no log start."""
+    topic_id = b"topic-a-16-bytes"
+    content = encode_partition_metadata(topic_id)
+    for bit in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(CheckpointError):
+            assert decode_partition_metadata(bytes(changed), PATH) == topic_id, bit
 
 
 @pytest.mark.parametrize(
