@@ -23,7 +23,7 @@ from uuid import UUID
 from lowtide.protocol.types import Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.checkpoint import CheckpointError
-from lowtide.storage.errors import storage_error
+from lowtide.storage.errors import DamagedSegmentError, storage_error
 from lowtide.storage.log.durability import LogDurability
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_erasures import (
@@ -116,7 +116,7 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
         log_start_offset = max(known.log_start_offset, segments[0].first_offset if segments else 0)
         log_end_offset = loader.find_log_end(known.recovery_point, log_start_offset, clean=known.clean)
         if known.clean:
-            loader.check_end(known.recovery_point, log_end_offset)
+            _check_end(loader, known.recovery_point, log_end_offset)
         parts = LogParts(
             filesystem=place.filesystem,
             directory=place.directory,
@@ -150,6 +150,18 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
     except OSError as error:
         raise storage_error(place.directory, error) from error
     return log
+
+
+def _check_end(folder: LogFolder, recovery_point: Offset, log_end_offset: Offset) -> None:
+    """Checks that a log ends where a clean stop has left it. Errors: DamagedSegmentError.
+
+    No CRC contains the offset of the last batch, nor shows that batches are missing. Recovery point and newest snapshot
+    both say where the end was; if only one of them differs, it is the damaged one.
+    """
+    newest = max(folder.snapshot_offsets(), default=log_end_offset)
+    if log_end_offset not in (newest, recovery_point) and recovery_point:
+        reason = f"it ended at offset {newest} when the broker stopped, and now ends at {log_end_offset}"
+        raise DamagedSegmentError(folder.segments[-1].path, reason)
 
 
 def _known_erasures(folder: LogFolder, recovery_point: Offset, log_end_offset: Offset, *, clean: bool) -> LogErasures:

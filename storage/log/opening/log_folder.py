@@ -13,7 +13,7 @@ from typing import Final
 
 from lowtide.protocol.types import Offset
 from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, TEMPORARY_SUFFIX, CheckpointError, decode_epochs
-from lowtide.storage.errors import DamagedSegmentError, is_passing
+from lowtide.storage.errors import is_passing
 from lowtide.storage.log.cleaned_segment import CLEANED_SUFFIX, SWAP_SUFFIX
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_files import LogPlace
@@ -57,11 +57,12 @@ class LogFolder:
         self.files: OpenFiles | None = place.cache.files
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochs()
+        self.epochs_read = 0
         self.epochs_known = False
         self.unindexed: list[Segment] = []
         """Segments whose aborted transactions are unknown; the index files of these segments are written last."""
         self.doubted: list[Segment] = []
-        """Segments whose index of aborted transactions may not be on the disk, though the other files are."""
+        """Segments whose index of aborted transactions may not be on the disk."""
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -181,13 +182,16 @@ class LogFolder:
         if log_end_offset < log_start_offset:
             self._start_empty(log_start_offset)
             log_end_offset = log_start_offset
-        if not self.epochs_known or (clean and not are_confirmed(self.epochs.entries(), self.segments)):
+        if not self.epochs_known:
             self._rebuild_epochs()
         elif log_end_offset == log_start_offset and not self.epochs:
             # No batch says in which leader epoch the deleted ones ended; the file still does.
             self.epochs = LeaderEpochs(read)
         self.epochs.truncate_from_end(log_end_offset, is_empty=log_end_offset == log_start_offset)
         self.epochs.truncate_from_start(log_start_offset)
+        if clean and not are_confirmed(self.epochs, self.segments, log_end_offset):
+            self._rebuild_epochs(may_lack_last=bool(read) and read[-1][1] == log_end_offset)
+            self.epochs.truncate_from_start(log_start_offset)
         return log_end_offset
 
     def _read_epochs(self) -> None:
@@ -196,18 +200,25 @@ class LogFolder:
         path = self.path(LEADER_EPOCH_CHECKPOINT)
         content = self.filesystem.read_bytes(path)
         try:
-            self.epochs = LeaderEpochs(decode_epochs(content, path))
+            entries = decode_epochs(content, path)
         except CheckpointError:
             return
+        self.epochs, self.epochs_read = LeaderEpochs(entries), len(entries)
         # An empty file is what a power cut leaves of an unsynced one: it says nothing about the batches.
         self.epochs_known = len(self.epochs) > 0
 
-    def _rebuild_epochs(self) -> None:
-        self.epochs = LeaderEpochs()
+    def _rebuild_epochs(self, *, may_lack_last: bool = False) -> None:
+        """Finds the epochs in the batches. `may_lack_last`: perhaps none was written in the last epoch of the file."""
+        rebuilt, falls = LeaderEpochs(), False
         for segment in self.segments:
             for _, header in segment.batches(0):
-                if header.partition_leader_epoch > self.epochs.latest:
-                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                epoch = header.partition_leader_epoch
+                falls |= epoch < rebuilt.latest
+                if epoch > rebuilt.latest:
+                    rebuilt.assign(epoch, header.base_offset)
+        if self.epochs_known and (falls or not 0 <= self.epochs_read - len(rebuilt) <= may_lack_last):
+            return  # No CRC contains the epoch of a batch: one of these is damaged, not the file.
+        self.epochs = rebuilt
         self.report.epochs_rebuilt = len(self.epochs) > 0
 
     def _has_indexes(self, segment: Segment) -> bool:
@@ -358,25 +369,15 @@ class LogFolder:
             self.remove_segment(segment)
         return new
 
-    def check_end(self, recovery_point: Offset, log_end_offset: Offset) -> None:
-        """Checks that a log ends where a clean stop has left it. Errors: DamagedSegmentError.
-
-        No CRC contains the offset of the last batch, nor shows that batches are missing. Recovery point and newest
-        snapshot both say where the end was; if only one of them differs, it is the damaged one.
-        """
-        newest = max(self._snapshot_offsets(), default=log_end_offset)
-        if log_end_offset not in (newest, recovery_point) and recovery_point:
-            reason = f"it ended at offset {newest} when the broker stopped, and now ends at {log_end_offset}"
-            raise DamagedSegmentError(self.segments[-1].path, reason)
-
-    def _snapshot_offsets(self) -> list[Offset]:
+    def snapshot_offsets(self) -> list[Offset]:
+        """Returns the offsets in the names of the snapshots."""
         return [
             int(name[:20]) for name in self.names if name.endswith(SNAPSHOT_SUFFIX) and _NAMED_BY_OFFSET.match(name)
         ]
 
     def snapshots(self, log_end_offset: Offset) -> ProducerSnapshots:
         """Returns the producer snapshots that fit the log."""
-        snapshots = ProducerSnapshots(self.filesystem, self.directory, self._snapshot_offsets())
+        snapshots = ProducerSnapshots(self.filesystem, self.directory, self.snapshot_offsets())
         snapshots.drop_above(log_end_offset)
         snapshots.drop_except(segment.base_offset for segment in self.segments)
         return snapshots

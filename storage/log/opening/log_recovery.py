@@ -9,7 +9,7 @@ Source: Kafka's LogSegment.recover.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import zip_longest
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -28,7 +28,7 @@ from lowtide.protocol.records import (
     BatchHeader,
     read_batch_header,
 )
-from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, LeaderEpoch, Offset
+from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
 from lowtide.runtime.filesystem import File
 from lowtide.storage.errors import storage_error
 from lowtide.storage.log.offsets import LeaderEpochs
@@ -37,7 +37,6 @@ from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
 from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import place_at
 
-_OFFSET_MAX: Final = 2**63 - 1
 _CHUNK_BYTES: Final = 1 << 20
 """The size of a read. A larger batch is read and checksummed in pieces."""
 
@@ -94,17 +93,18 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
     )
 
 
-def are_confirmed(epochs: list[tuple[LeaderEpoch, Offset]], segments: list[Segment]) -> bool:
-    """Returns whether the batches have these leader epochs, where each begins: their file has no checksum.
+def are_confirmed(epochs: LeaderEpochs, segments: list[Segment], log_end_offset: Offset) -> bool:
+    """Returns whether the batches have these leader epochs, where each begins and ends: their file has no checksum.
 
-    Compaction may have removed the batches around a start. Errors: StorageError.
+    Compaction may have removed these batches. Errors: StorageError.
     """
     bases = [segment.base_offset for segment in segments]
-    for (epoch, start), (_, end) in zip_longest(epochs, epochs[1:], fillvalue=(NO_LEADER_EPOCH, _OFFSET_MAX)):
-        before, first = (_batch_with(offset, segments, bases) for offset in (start - 1, start))
+    entries = epochs.entries()
+    for (epoch, start), (_, end) in pairwise([*entries, (NO_LEADER_EPOCH, log_end_offset)]):
+        before, first, last = (_batch_with(offset, segments, bases) for offset in (start - 1, start, end - 1))
         if before is not None and before.base_offset < start and before.partition_leader_epoch >= epoch:
             return False
-        if first is not None and first.base_offset < end and first.partition_leader_epoch != epoch:
+        if any(each and each.base_offset < end and each.partition_leader_epoch != epoch for each in (first, last)):
             return False
     return True
 

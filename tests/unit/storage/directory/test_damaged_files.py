@@ -11,6 +11,7 @@ import pytest
 
 from lowtide.protocol.erasure_record import ErasureRecord
 from lowtide.protocol.offset_ranges import OffsetRanges
+from lowtide.protocol.records import iterate_batches
 from lowtide.storage.checkpoint import CheckpointError
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_erasures import LogErasures, decode_erasures
@@ -149,17 +150,22 @@ def test_a_damaged_index_of_aborted_transactions_changes_no_answer() -> None:
         world.manager.close()
 
 
-def test_damaged_leader_epochs_are_built_again() -> None:
-    """Protects what replicas keep after an election: they cut their logs where the leader's epochs say so."""
-    world = World()
+def with_three_epochs(world: World) -> list[tuple[int, int]]:
+    """Fills and closes a log. Returns its leader epochs."""
     log = filled(world, 4, config=SMALL)
     for epoch in (5, 17):
         for _ in range(4):
             log.append_as_leader(batch_at(log.log_end_offset), leader_epoch=epoch, now_ms=1)
         log.advance_high_watermark(log.log_end_offset)
-    expected = [(3, 0), (5, 20), (17, 40)]
-    assert log.leader_epochs.entries() == expected
     world.manager.close()
+    assert log.leader_epochs.entries() == [(3, 0), (5, 20), (17, 40)]
+    return log.leader_epochs.entries()
+
+
+def test_damaged_leader_epochs_are_built_again() -> None:
+    """Protects what replicas keep after an election: they cut their logs where the leader's epochs say so."""
+    world = World()
+    expected = with_three_epochs(world)
     path = f"{FOLDER}/leader-epoch-checkpoint"
     content = world.filesystem.read_bytes(path)
     for bit in range(8 * len(content)):
@@ -167,6 +173,18 @@ def test_damaged_leader_epochs_are_built_again() -> None:
         damage(world, path, bit // 8, 1 << bit % 8)
         assert restarted(world, SMALL).leader_epochs.entries() == expected, bit
         world.manager.close()
+
+
+@pytest.mark.parametrize("base", [0, 20, 40])
+@pytest.mark.parametrize("bit", range(0, 32, 3))
+def test_a_damaged_epoch_of_a_batch_changes_no_leader_epoch(base: int, bit: int) -> None:
+    world = World()
+    expected = with_three_epochs(world)
+    segment = max(name for name in world.names(FOLDER) if name.endswith(".log") and int(name[:20]) <= base)
+    content = world.filesystem.read_bytes(f"{FOLDER}/{segment}")
+    position = next(position for position, header in iterate_batches(content) if header.base_offset == base)
+    damage(world, f"{FOLDER}/{segment}", position + 12 + bit // 8, 1 << bit % 8)
+    assert restarted(world, SMALL).leader_epochs.entries() == expected
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
