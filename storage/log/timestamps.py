@@ -25,7 +25,8 @@ from lowtide.protocol.records import (
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, NO_TIMESTAMP, FilePosition, LeaderEpoch, Offset
 from lowtide.storage.errors import DamagedSegmentError
-from lowtide.storage.log.segments.segment import Segment, is_confirmed
+from lowtide.storage.log.segments.index_repair import is_confirmed
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_files import load_timestamps, measure_timestamps
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from lowtide.storage.log.opening.known_log import KnownLog, LogRepairs
 from lowtide.storage.log.opening.log_recovery import are_confirmed, begins_behind, check_segment
 from lowtide.storage.log.producers.snapshots import ProducerSnapshots, unconfirmed_aborted
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
+from lowtide.storage.log.segments.index_repair import rebuild_indexes
 from lowtide.storage.log.segments.new_segment import create_segment
 from lowtide.storage.log.segments.open_files import OpenFiles
-from lowtide.storage.log.segments.segment import Segment, rebuild_indexes
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import fill_hole, read_hole
 from lowtide.storage.log.segments.segment_names import (
     DELETED_SUFFIX,

@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
@@ -27,6 +26,7 @@ from lowtide.storage.log.segments.index import (
     TimeIndex,
     read_indexes,
 )
+from lowtide.storage.log.segments.index_repair import rebuild_indexes, reload_timestamps
 from lowtide.storage.log.segments.open_files import OpenFiles
 from lowtide.storage.log.segments.roll_limits import RollLimits, jitter_ms
 from lowtide.storage.log.segments.segment_file import (
@@ -320,55 +320,3 @@ class Segment(SegmentFile):
 def _drop_hole(indexes: tuple[OffsetIndex, TimeIndex], size: FilePosition, next_offset: Offset) -> None:
     indexes[0].drop_before(size)
     indexes[1].drop_before(next_offset)
-
-
-def rebuild_indexes(segment: Segment, interval_bytes: int) -> None:
-    """Rebuilds indexes and timestamps from all headers, of a closed segment or one being opened, and writes them.
-
-    Errors: StorageError.
-    """
-    _index_batches(segment, interval_bytes)
-    # Without them the next start builds them again: a full disk is no reason to fail here.
-    with contextlib.suppress(OSError):
-        if segment.path.endswith(LOG_SUFFIX):
-            segment.write_indexes()
-
-
-def _index_batches(segment: Segment, interval_bytes: int) -> None:
-    segment.reset_indexes()
-    for position, header in segment.batches(0):
-        segment.note_batch(header.last_offset, position, header.size_bytes, header.max_timestamp, interval_bytes)
-
-
-def reload_timestamps(segment: Segment) -> None:
-    """Finds first and largest timestamp again, from the time index and the batches after its last entry.
-
-    If no batch confirms that entry, both indexes are built again in memory. Errors: StorageError.
-    """
-    segment.max_timestamp, segment.max_timestamp_offset = segment.indexes[1].last_entry
-    if not is_confirmed(segment, segment.max_timestamp, segment.max_timestamp_offset):
-        _index_batches(segment, SCAN_BYTES)
-        return
-    segment.first_timestamp = next((header.max_timestamp for _, header in segment.batches(0)), NO_TIMESTAMP)
-    raise_largest(segment, segment.indexes[0].lookup(segment.max_timestamp_offset))
-
-
-def is_confirmed(segment: Segment, timestamp_ms: int, offset: Offset) -> bool:
-    """Returns whether the batch that holds `offset` has this largest timestamp, as an entry of the time index says.
-
-    Time indexes have no checksum, and name batches that are in a hole or were erased. Without a timestamp (-1) there is
-    nothing to confirm. Errors: StorageError.
-    """
-    if timestamp_ms == NO_TIMESTAMP or segment.size <= segment.floor:
-        return True
-    place = segment.find(offset)
-    if place is None or place.base_offset > offset:
-        return False
-    return read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD)).max_timestamp == timestamp_ms
-
-
-def raise_largest(segment: Segment, position: FilePosition) -> None:
-    """Raises the largest timestamp to that of the batches from `position` on."""
-    for _, header in segment.batches(position):
-        if header.max_timestamp > segment.max_timestamp:
-            segment.max_timestamp, segment.max_timestamp_offset = header.max_timestamp, header.last_offset

@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 from lowtide.protocol.types import NO_TIMESTAMP, Offset
 from lowtide.runtime.filesystem import File, FileSystem
 from lowtide.storage.errors import is_passing
+from lowtide.storage.log.segments.index_repair import is_confirmed, raise_largest, rebuild_indexes
 from lowtide.storage.log.segments.open_files import FILES_MAX, OpenFiles
-from lowtide.storage.log.segments.segment import Segment, is_confirmed, raise_largest, rebuild_indexes
+from lowtide.storage.log.segments.segment import Segment
 from lowtide.storage.log.segments.segment_file import SCAN_BYTES
 from lowtide.storage.log.segments.segment_life import SegmentEvent, SegmentLife, next_life
 from lowtide.storage.log.segments.segment_names import DELETED_SUFFIX, SEGMENT_SUFFIXES, offset_name
