@@ -190,7 +190,7 @@ class LogFolder:
             self.epochs = LeaderEpochs(read)
         self.epochs.truncate_from_end(log_end_offset, is_empty=log_end_offset == log_start_offset)
         self.epochs.truncate_from_start(log_start_offset)
-        if clean and not are_confirmed(self.epochs, self.segments, log_end_offset):
+        if clean and not are_confirmed(self.epochs, self.segments, log_start_offset, log_end_offset):
             self._rebuild_epochs(may_lack_last=bool(read) and read[-1][1] == log_end_offset)
             self.epochs.truncate_from_start(log_start_offset)
         return log_end_offset

@@ -93,7 +93,9 @@ def begins_behind(segment: Segment, hole: Hole) -> bool:
     )
 
 
-def are_confirmed(epochs: LeaderEpochs, segments: list[Segment], log_end_offset: Offset) -> bool:
+def are_confirmed(
+    epochs: LeaderEpochs, segments: list[Segment], log_start_offset: Offset, log_end_offset: Offset
+) -> bool:
     """Returns whether the batches have these leader epochs, where each begins and ends: their file has no checksum.
 
     Compaction may have removed these batches. Errors: StorageError.
@@ -102,7 +104,8 @@ def are_confirmed(epochs: LeaderEpochs, segments: list[Segment], log_end_offset:
     entries = epochs.entries()
     for (epoch, start), (_, end) in pairwise([*entries, (NO_LEADER_EPOCH, log_end_offset)]):
         before, first, last = (_batch_with(offset, segments, bases) for offset in (start - 1, start, end - 1))
-        if before is not None and before.base_offset < start and before.partition_leader_epoch >= epoch:
+        is_earlier = start > log_start_offset and before is not None and before.base_offset < start
+        if is_earlier and before is not None and before.partition_leader_epoch >= epoch:
             return False
         if any(each and each.base_offset < end and each.partition_leader_epoch != epoch for each in (first, last)):
             return False

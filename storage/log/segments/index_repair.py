@@ -6,7 +6,7 @@ Guards: a timestamp of an index counts only if a batch confirms it.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
@@ -14,10 +14,36 @@ from lowtide.storage.log.segments.segment_file import SCAN_BYTES
 from lowtide.storage.log.segments.segment_names import LOG_SUFFIX
 
 if TYPE_CHECKING:
-    from lowtide.storage.log.segments.segment import Segment
+    from collections.abc import Iterator
+
+    from lowtide.protocol.records import BatchHeader
+    from lowtide.storage.log.segments.index import OffsetIndex, TimeIndex
+    from lowtide.storage.log.segments.segment_file import BatchPlace
 
 
-def rebuild_indexes(segment: Segment, interval_bytes: int) -> None:
+class IndexedSegment(Protocol):
+    """What a repair needs of a segment."""
+
+    path: str
+    size: int
+    floor: FilePosition
+    first_timestamp: int
+    max_timestamp: int
+    max_timestamp_offset: Offset
+
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]: ...
+    def reset_indexes(self) -> None: ...
+    def note_batch(
+        self, last_offset: Offset, position: FilePosition, size: int, max_timestamp: int, interval_bytes: int
+    ) -> None: ...
+    def write_indexes(self) -> list[str]: ...
+    def batches(self, position: FilePosition) -> Iterator[tuple[FilePosition, BatchHeader]]: ...
+    def find(self, offset: Offset) -> BatchPlace | None: ...
+    def read_batch(self, position: FilePosition, size: int) -> bytes: ...
+
+
+def rebuild_indexes(segment: IndexedSegment, interval_bytes: int) -> None:
     """Rebuilds indexes and timestamps from all headers, of a closed segment or one being opened, and writes them.
 
     Errors: StorageError.
@@ -29,13 +55,13 @@ def rebuild_indexes(segment: Segment, interval_bytes: int) -> None:
             segment.write_indexes()
 
 
-def _index_batches(segment: Segment, interval_bytes: int) -> None:
+def _index_batches(segment: IndexedSegment, interval_bytes: int) -> None:
     segment.reset_indexes()
     for position, header in segment.batches(0):
         segment.note_batch(header.last_offset, position, header.size_bytes, header.max_timestamp, interval_bytes)
 
 
-def reload_timestamps(segment: Segment) -> None:
+def reload_timestamps(segment: IndexedSegment) -> None:
     """Finds first and largest timestamp again, from the time index and the batches after its last entry.
 
     If no batch confirms that entry, both indexes are built again in memory. Errors: StorageError.
@@ -48,7 +74,7 @@ def reload_timestamps(segment: Segment) -> None:
     raise_largest(segment, segment.indexes[0].lookup(segment.max_timestamp_offset))
 
 
-def is_confirmed(segment: Segment, timestamp_ms: int, offset: Offset) -> bool:
+def is_confirmed(segment: IndexedSegment, timestamp_ms: int, offset: Offset) -> bool:
     """Returns whether the batch that holds `offset` has this largest timestamp, as an entry of the time index says.
 
     Time indexes have no checksum, and name batches that are in a hole or were erased. Without a timestamp (-1) there is
@@ -62,7 +88,7 @@ def is_confirmed(segment: Segment, timestamp_ms: int, offset: Offset) -> bool:
     return read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD)).max_timestamp == timestamp_ms
 
 
-def raise_largest(segment: Segment, position: FilePosition) -> None:
+def raise_largest(segment: IndexedSegment, position: FilePosition) -> None:
     """Raises the largest timestamp to that of the batches from `position` on."""
     for _, header in segment.batches(position):
         if header.max_timestamp > segment.max_timestamp:
