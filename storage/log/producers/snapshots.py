@@ -37,8 +37,8 @@ RECALLED_ENTRIES = 256
 ones.
 """
 
-RECALLED_SEGMENTS = 8
-"""Segments to go back, each of which may hold a single batch."""
+RECALLED_SEGMENTS = 64
+"""Segments to go back, each of which may hold a few batches, and is opened."""
 
 
 class ProducerSnapshots:

@@ -49,6 +49,18 @@ def test_five_batches_are_known_after_so_many_crashes(config: LogConfig, batches
     assert known(log, end=batches + 1)[-1] == batches
 
 
+def test_they_are_known_behind_many_small_segments_of_others() -> None:
+    """Protects a producer that waits for followers while others, with acks=1, do not."""
+    filesystem = log_with(6, clean=False)
+    log, _ = load(filesystem)
+    for _ in range(40):
+        append(log, 2, 120)
+    assert len(log.segments) > 40
+    filesystem.crash_process()
+    log, _ = load(filesystem)
+    assert known(log, end=6) == [1, 2, 3, 4, 5]
+
+
 def test_they_are_known_after_a_truncation() -> None:
     filesystem = log_with(10, clean=False, config=ONE_SEGMENT)
     log, _ = load(filesystem, config=ONE_SEGMENT)
