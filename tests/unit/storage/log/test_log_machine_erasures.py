@@ -47,8 +47,11 @@ class ErasuresLogMachine(ErasingLogMachine):
     def name_offsets(self, shares: list[float], run: int) -> None:
         end = len(self.rows)
         firsts = {self.log_start + int((end - self.log_start) * share) for share in shares}
-        offsets = {each for first in firsts for each in range(first, first + run + 1) if self.log_start <= each < end}
-        offsets -= self.named.keys()
+        self._name({each for first in firsts for each in range(first, first + run + 1)})
+
+    def _name(self, wanted: set[int]) -> None:
+        end = len(self.rows)
+        offsets = {each for each in wanted if self.log_start <= each < end} - self.named.keys()
         if not offsets:
             return
         record = ErasureRecord(UUID(int=end), OffsetRanges.of_offsets(offsets).ranges())
@@ -139,6 +142,14 @@ class ErasuresLogMachine(ErasingLogMachine):
         assert not commits or self.log.erasures.is_done(len(self.rows))
         if dies:
             self.cut_power() if power else self.kill()
+
+    @rule(power=st.booleans())
+    def erase_the_last_batch_of_a_segment(self, power: bool) -> None:
+        """Nothing but its place is left of it, from which a start knows where the segment ends."""
+        if self.rows:
+            self.roll()
+            self._name(set(range(self.rows[-1].batch_base, len(self.rows))))
+            self.erase_what_is_named(commits=True, power=power, dies=True)
 
     @rule(
         shares=st.lists(st.floats(0, 1), min_size=1, max_size=4),
