@@ -152,8 +152,8 @@ class OffsetMap:
         if not self._count:
             self._origin = base_offset - 1
         shift = base_offset - self._origin
-        if shift < 1:
-            raise ProtocolError("its offsets are below those of the batches before it")
+        if shift < 1 or deltas[0] < 0 or sorted(deltas) != deltas:
+            raise ProtocolError("its offsets do not rise, or are below those of the batches before it")
         if shift + deltas[-1] > _SPAN_MAX:
             return False
         columns: Iterator[tuple[int, int, int]] = zip(*self._hashes(keys), deltas, strict=True)

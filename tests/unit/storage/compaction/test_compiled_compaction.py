@@ -13,6 +13,7 @@ from lowtide.protocol import native
 from lowtide.protocol.batch_building import append_record, assemble_batch, build_batch
 from lowtide.protocol.compression import Compression
 from lowtide.protocol.errors import ProtocolError
+from lowtide.protocol.record_keys import RecordKeys
 from lowtide.protocol.records import DELETE_HORIZON_BIT, RECORD_BATCH_OVERHEAD, read_batch_header
 from lowtide.storage.compaction.compaction import CompactionRules, compact_batch, note_batch
 from lowtide.storage.compaction.offset_map import ENTRY_BYTES, OffsetMap
@@ -119,6 +120,17 @@ def test_what_is_left_is_the_same(described: Any, room: int, dirty: int, retenti
     finally:
         native.compiled = COMPILED  # type: ignore[misc]
     assert compiled == plain
+
+
+@pytest.mark.parametrize("deltas", [(0, 1 << 45, 2), (0, 2, 1), (-1, 0, 1)])
+def test_offsets_that_do_not_rise_are_an_error(deltas: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the map from an offset that it has no room for: only the last one was compared with its span."""
+    for each in (COMPILED, None):
+        monkeypatch.setattr(native, "compiled", each)
+        offsets = OffsetMap(10 * ENTRY_BYTES)
+        found = RecordKeys([b"a", b"b", b"c"], list(deltas), [10, 20, 30], [], [])
+        with pytest.raises(ProtocolError, match="do not rise"):
+            offsets.note(found, 100, 0)
 
 
 def test_a_map_grows_alike() -> None:
