@@ -42,7 +42,8 @@ def headline(lines: Sequence[Sum], kinds: Sequence[Kind] = KINDS) -> str:
         searched += f" {deletes:,} acknowledged deletes were checked since {since}."
     broken = max((line.last[:10] for line in lines if line.violations), default=None)
     count = open_count(VIOLATIONS.read_text(encoding="utf-8"))
-    ends = f"; {count} findings are open" if count else ", fixed"
+    open_findings = "1 finding is open" if count == 1 else f"{count} findings are open"
+    ends = f"; {open_findings}" if count else ", fixed"
     last = "No violation was found" if broken is None else f"Last violation: {broken}{ends}"
     return f"**{searched} {last}** ([violations](docs/lab/violations.md), [evidence](docs/lab/evidence.md))."
 
