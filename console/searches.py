@@ -177,7 +177,7 @@ class StreamPorts:
     schemas: SchemaValues | None
     """Reads values by a schema registry."""
     sweep: Callable[[], None]
-    """Ends sessions that have expired, and those of removed users. The stream ends with the client of its session."""
+    """Ends expired sessions, and those of removed users. That closes their clients, which ends their streams."""
 
 
 async def search_stream(

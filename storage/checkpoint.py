@@ -120,7 +120,7 @@ def decode_epochs(content: bytes, path: str) -> list[tuple[LeaderEpoch, Offset]]
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
     """Returns the content of a `partition.metadata`, which ties a partition's folder to a topic id.
 
-    Its third line is a CRC, which Kafka doesn't read: with another id a log would lose its log start.
+    The third line is a CRC, which Kafka ignores. With a damaged id the log would not find its log start.
     """
     content = f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode("ascii")
     return content + _CRC_COMMENT % crc32c(content)

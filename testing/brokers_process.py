@@ -28,7 +28,7 @@ _CHILD = (
 
 
 class ProcessOfBrokers:
-    """Starts the process of the brokers for a test, and calls it."""
+    """Starts the process that runs a test's brokers, and sends it the test's calls."""
 
     def __init__(self, plan: ClusterPlan, log: TextIO) -> None:
         self._plan, self._log = plan, log

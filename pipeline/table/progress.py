@@ -62,7 +62,7 @@ class TableProgress(NamedTuple):
     """When the snapshot was committed, by the clock of the committing machine."""
 
     def positions_of(self, places: Iterable[TopicPartition]) -> Positions:
-        """Returns the positions, with 0 for the partitions among `places` that were added after the commit."""
+        """Returns the positions. Partitions among `places` that were added after the commit begin at 0."""
         return {**dict.fromkeys(places, 0), **self.positions}
 
 

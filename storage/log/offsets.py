@@ -131,7 +131,7 @@ class LeaderEpochs:
         return True
 
     def truncate_from_start(self, log_start_offset: Offset) -> bool:
-        """Moves the start of the epoch that contains `log_start_offset` there, and drops earlier ones.
+        """Drops the epochs before the one that contains `log_start_offset`, and lets that one start there.
 
         Returns whether anything changed.
         """

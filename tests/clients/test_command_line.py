@@ -56,7 +56,7 @@ def test_topics_from_creation_to_deletion(lowtide: SimpleNamespace, other: Drive
 def test_a_rehearsed_change_says_what_retention_would_delete(
     lowtide: SimpleNamespace, topic: str, other: Driver
 ) -> None:
-    """It counts the records that would be expired with the proposed settings, and changes and deletes nothing."""
+    """The command counts the records that the proposed settings would expire, and changes nothing."""
     an_hour_ago = int(time.time() * 1000) - HOUR_MS
     other.produce(topic, [OutgoingRecord(b"k", b"v", an_hour_ago)] * 3)
     alter = ("topics", "alter", topic, "--validate-only")

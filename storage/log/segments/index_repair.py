@@ -1,4 +1,4 @@
-"""Builds the indexes of a segment again from its batches, where their files are missing, invalid, or contradicted.
+"""Rebuilds a segment's indexes from its batches if their files are missing, invalid, or contradicted by the batches.
 
 Guards: a timestamp of an index counts only if a batch confirms it.
 """
@@ -89,7 +89,7 @@ def is_confirmed(segment: IndexedSegment, timestamp_ms: int, offset: Offset) -> 
 
 
 def raise_largest(segment: IndexedSegment, position: FilePosition) -> None:
-    """Raises the largest timestamp to that of the batches from `position` on."""
+    """Raises the segment's largest timestamp if a batch from `position` on has a larger one. Errors: StorageError."""
     for _, header in segment.batches(position):
         if header.max_timestamp > segment.max_timestamp:
             segment.max_timestamp, segment.max_timestamp_offset = header.max_timestamp, header.last_offset

@@ -143,7 +143,7 @@ def test_idle_sessions_make_room_for_the_partitions_of_a_new_one() -> None:
 
 
 def test_no_session_keeps_names_that_are_too_long_for_a_topic() -> None:
-    """A client without any right could otherwise fill the memory: 100,000 names of 32 KiB."""
+    """Protects memory: a client without any right could fill it with 100,000 names of 32 KiB."""
     sessions, row = cache(), FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     longest, too_long = (FetchTopic(topic="t" * length, partitions=[row]) for length in (249, 250))
     asked = FetchRequest(session_id=0, session_epoch=0, max_wait_ms=0, min_bytes=1, topics=[too_long])
