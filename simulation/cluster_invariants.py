@@ -265,9 +265,9 @@ class ClusterInvariants:
         if load is not None:
             load.on_log(log, machine)
         committed = self.promises.committed(log.topic_id, log.topic_partition.partition)
-        if end < watch.log_end and committed.is_void and "compact" in log.config.cleanup_policy:
+        if end < watch.highest_end and committed.is_void and "compact" in log.config.cleanup_policy:
             watch.has_holes = True
-        watch.log_start, watch.log_end = start, end
+        watch.log_start, watch.log_end, watch.highest_end = start, end, max(watch.highest_end, end)
         watch.checked_to = min(watch.checked_to, end)
         if not committed.is_void and log.leader_epochs.latest >= committed.forgotten_in:
             committed.end = max(committed.end, high_watermark)

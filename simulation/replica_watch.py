@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from lowtide.protocol.types import BrokerId, Offset, TopicId, TopicPartition
@@ -26,6 +27,7 @@ class ReplicaWatch:
         "checked_to",
         "directory_changes",
         "has_holes",
+        "highest_end",
         "kept_end",
         "life",
         "log",
@@ -46,6 +48,8 @@ class ReplicaWatch:
         """The life of its broker at the first observation."""
         self.log_start = 0
         self.log_end = 0
+        self.highest_end: float = math.inf if directory_changes else 0
+        """The highest log end offset so far; an older copy of a disk may have had any."""
         self.checked_to = 0
         self.seen = (-1, -1, -1)
         self.has_holes = False

@@ -30,3 +30,9 @@ def test_deletes_and_several_partitions_go_with_erasures() -> None:
     """As in runs of all kinds: longer, with old brokers in some seeds."""
     counts = simulate_cluster(3, kinds=("partitions", *KINDS)).forgetting.counts
     assert counts["acknowledged"] >= 1
+
+
+@pytest.mark.slow
+def test_an_older_copy_of_a_disk_may_lack_what_lost_records_superseded() -> None:
+    """Compaction had removed a record for a newer one, which a power cut of all brokers took: a permitted loss."""
+    simulate_cluster(11078, kinds=KINDS)
