@@ -101,13 +101,15 @@ OWN_KEYS: Final[tuple[ConfigKey, ...]] = (
               "The rate at which clients can create partitions; bursts of twenty times as many are allowed."),
     ConfigKey("lowtide.auto.created.topics.per.second", _INT, "50", at_least(1),
               "The rate at which one connection can create topics automatically; bursts of twenty times as many are allowed."),
-    ConfigKey("lowtide.groups.max", _INT, "100000", at_least(1), "The maximum number of groups that a broker coordinates."),
+    ConfigKey("lowtide.groups.max", _INT, "100000", at_least(1),
+              "The maximum number of groups that a broker coordinates. A group ID counts once for every 256 characters."),
     ConfigKey("lowtide.groups.created.per.second", _INT, "1000", at_least(1),
               "The rate at which groups can be created; bursts of twenty times as many are allowed."),
     ConfigKey("lowtide.offsets.max", _INT, "5000000", at_least(1), "The maximum number of committed offsets that a broker keeps in memory."),
     ConfigKey("lowtide.offsets.metadata.bytes.max", _INT, "67108864", at_least(0),
               "The maximum total size of the metadata of all committed offsets, in characters."),
     ConfigKey("lowtide.transactional.ids.max", _INT, "100000", at_least(1),
-              "The maximum number of transactional IDs that a broker coordinates. Requests for more fail with POLICY_VIOLATION."),
+              "The maximum number of transactional IDs that a broker coordinates. Requests for more fail with POLICY_VIOLATION. "
+              "An ID counts once for every 256 characters."),
 )
 # fmt: on

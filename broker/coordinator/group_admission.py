@@ -11,7 +11,8 @@ of their offsets are limited.
 | offsets | `lowtide.offsets.max` | INVALID_COMMIT_OFFSET_SIZE, for single partitions |
 | metadata of all offsets | `lowtide.offsets.metadata.bytes.max` | OFFSET_METADATA_TOO_LARGE, for single partitions |
 
-What is loaded from the log counts but is never refused. Kafka has none of these limits.
+What is loaded from the log counts but is never refused. A long id counts as several groups (`CountedIds`). Kafka has
+none of these limits.
 """
 
 from __future__ import annotations

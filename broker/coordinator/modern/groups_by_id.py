@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from lowtide.broker.coordinator.classic.classic_group import ClassicGroup
+from lowtide.broker.coordinator.counted_ids import CountedIds
 from lowtide.broker.coordinator.group import Group
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
 from lowtide.broker.coordinator.modern.share_group import ShareGroup
 
 
-class GroupsById(dict[str, Group]):
+class GroupsById(CountedIds[Group]):
     """Maps ids to groups. A group here has a record, or a request has just named it."""
 
     def find_classic(self, group_id: str) -> ClassicGroup | None:

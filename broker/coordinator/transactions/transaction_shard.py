@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
+from lowtide.broker.coordinator.counted_ids import CountedIds
 from lowtide.broker.coordinator.runtime.effects import Effects
 from lowtide.broker.coordinator.runtime.in_transaction import EndMarker, InTransaction
 from lowtide.broker.coordinator.runtime.timers import Timers
@@ -68,7 +69,7 @@ class Transactions:
 
     def __init__(self, settings: TransactionSettings, ports: TransactionPorts) -> None:
         self.settings = settings
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: CountedIds[Transaction] = CountedIds()
         self.timers: Timers[TimerKey] = Timers()
         self._ports = ports
         self._uncommitted = UncommittedTransactions()
@@ -93,7 +94,7 @@ class Transactions:
             message = "a record about a transaction that is in one itself"
             raise ProtocolError(message)
         if change.value is None:
-            self.transactions.pop(change.transactional_id, None)
+            self.transactions.discard(change.transactional_id)
             return
         try:
             self.transactions[change.transactional_id] = from_value(change.transactional_id, change.value)
@@ -104,7 +105,7 @@ class Transactions:
         """Applies a record that was just appended."""
         self._uncommitted.note(offset)
         if change.state is None:
-            self.transactions.pop(change.transactional_id, None)
+            self.transactions.discard(change.transactional_id)
         else:
             self.transactions[change.transactional_id] = change.state
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.broker.coordinator.counted_ids import CHARACTERS_PER_ID, CountedIds
 from lowtide.broker.coordinator.group_admission import GroupAdmission
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.token_bucket import BURST_S
@@ -24,7 +28,7 @@ def world_of(**limits: int) -> World:
 
 
 def count(world: World) -> None:
-    world.groups.admission.count_groups = lambda: len(world.groups.by_id)
+    world.groups.admission.count_groups = lambda: world.groups.by_id.count
 
 
 def commit(world: World, group: str, *partitions: int, metadata: str = "") -> list[ErrorCode]:
@@ -168,3 +172,33 @@ def test_few_groups_that_go_are_not_worth_it() -> None:
     assert not admission.have_most_gone()
     count = 0
     assert not admission.have_most_gone()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["set", "del", "discard", "clear"]),
+            st.sampled_from(["", "a", "b" * 256, "c" * 257, "d" * 900]),
+        )
+    )
+)
+def test_ids_count_by_their_length(changes: list[tuple[str, str]]) -> None:
+    """Protects the memory for ids: a client may use 32 KiB for each, and only their number has a limit."""
+    ids: CountedIds[int] = CountedIds()
+    for change, name in changes:
+        if change == "set":
+            ids[name] = 1
+        elif change == "clear":
+            ids.clear()
+        elif change == "discard":
+            ids.discard(name)
+        elif name in ids:
+            del ids[name]
+        assert ids.count == sum({256: 1, 257: 2, 900: 4}.get(len(each), 1) for each in ids)
+
+
+def test_a_group_with_a_long_id_counts_as_several() -> None:
+    world = world_of(groups_max=4)
+    assert commit(world, "g" * (3 * CHARACTERS_PER_ID), 0) == [ErrorCode.NONE]
+    assert commit(world, "another", 0) == [ErrorCode.NONE]
+    assert commit(world, "more", 0) == [ErrorCode.POLICY_VIOLATION]

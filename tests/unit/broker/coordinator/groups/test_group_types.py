@@ -14,7 +14,7 @@ from lowtide.broker.coordinator.group import GroupType
 from lowtide.broker.coordinator.group_settings import GroupSettings
 from lowtide.broker.coordinator.groups.group_shard import Groups
 from lowtide.broker.coordinator.modern.consumer_group import ConsumerGroup
-from lowtide.broker.coordinator.modern.groups_by_id import Group, GroupsById
+from lowtide.broker.coordinator.modern.groups_by_id import Group
 from lowtide.protocol.errors import ErrorCode
 
 BROKER = Path(lowtide.broker.__file__).parent
@@ -63,10 +63,3 @@ def test_an_empty_group_of_each_type(group: ClassicGroup | ConsumerGroup) -> Non
     group.close()
     assert (asked.check_delete(), asked.check_offset_delete()) == (ErrorCode.GROUP_ID_NOT_FOUND,) * 2
     assert (asked.state.value, asked.is_unused) == ("Dead", False)
-
-
-def test_a_group_is_found_by_its_type() -> None:
-    classic, consumer = ClassicGroup("a", wall_ms=None), ConsumerGroup("b")
-    by_id = GroupsById({"a": classic, "b": consumer})
-    assert (by_id.find_classic("a"), by_id.find_classic("b"), by_id.find_classic("c")) == (classic, None, None)
-    assert (by_id.find_consumer("a"), by_id.find_consumer("b"), by_id.find_consumer("c")) == (None, consumer, None)

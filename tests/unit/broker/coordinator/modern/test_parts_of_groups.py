@@ -210,13 +210,9 @@ def test_times_of_a_group_are_its_own_within_the_bounds_of_the_broker(
 
 
 def test_a_group_is_found_by_its_id_and_type() -> None:
-    groups = GroupsById(
-        {
-            "classic": ClassicGroup("classic", wall_ms=0),
-            "consumer": ConsumerGroup("consumer"),
-            "share": ShareGroup("share"),
-        }
-    )
+    groups = GroupsById()
+    for each in (ClassicGroup("classic", wall_ms=0), ConsumerGroup("consumer"), ShareGroup("share")):
+        groups[each.group_id] = each
     for find in (groups.find_classic, groups.find_consumer, groups.find_share):
         found = [name for name in ("classic", "consumer", "share", "missing") if find(name) is not None]
         assert [f"find_{name}" for name in found] == [find.__name__]

@@ -34,7 +34,8 @@ class World:
     def __init__(self, *members: ModernMember, **matched: set[str]) -> None:
         self.cluster = Cluster({"apple": 1, "avocado": 1, "banana": 1})
         self.group = ConsumerGroup("g")
-        self.groups = GroupsById({"g": self.group})
+        self.groups = GroupsById()
+        self.groups["g"] = self.group
         for each in members:
             self.group.subscriptions.replace(None, each)
         for pattern, topics in matched.items():

@@ -96,6 +96,11 @@ def test_so_many_ids_may_begin_as_the_setting_says_and_known_ones_always() -> No
     second.state.transactions["another"] = transaction
     assert not world.coordinator.may_begin(second, "third"), "those of all partitions count"
     assert world.coordinator.may_begin(second, "another")
+    first.state.transactions.clear()
+    assert world.coordinator.may_begin(second, "third")
+    first.state.transactions["x" * 300] = transaction
+    second.state.transactions.clear()
+    assert not world.coordinator.may_begin(second, "third"), "a long id counts as several"
 
 
 # ---------------------------------------------------------------------- ends
