@@ -16,13 +16,10 @@ from lowtide.broker.authorizer.resources import Operation, Resource, ResourceTyp
 from lowtide.broker.security.principal import KafkaPrincipal, parse_principal
 from lowtide.metadata.acl_image import AclImage
 from lowtide.metadata.image import ImageDelta, MetadataImage
+from lowtide.replication.topic_names import MAX_TOPIC_NAME_LENGTH
 
 DECISIONS_MAX: Final = 20_000
 """The most remembered decisions, some megabytes. One more clears them all."""
-
-REMEMBERED_LENGTH_MAX: Final = 249
-"""Decisions about longer names are not remembered. A client without any right may ask about names of 32 KiB, and no
-topic has a longer name than this."""
 
 REQUESTERS_MAX: Final = 1_000
 """The most pairs of principal and address with `WriteGrants`."""
@@ -132,7 +129,8 @@ class StandardAuthorizer:
     def _decide(self, asked: _Asked) -> bool:
         principal, host, operation, resource = asked
         allowed = self.explain(str(principal), host, Operation(operation), resource).allowed
-        if len(resource.name) <= REMEMBERED_LENGTH_MAX:
+        # A client without any right may ask about names of 32 KiB: none that no topic can have is remembered.
+        if len(resource.name) <= MAX_TOPIC_NAME_LENGTH:
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
             self._decisions[asked] = allowed

@@ -43,7 +43,6 @@ SEARCHES_KEPT: Final = 16
 """
 
 _VERSION: Final = 2
-_WITHOUT_CRC: Final = 1
 """The version of earlier brokers."""
 _CRC_LINE_BYTES: Final = 9
 
@@ -349,13 +348,12 @@ def _crc_line(content: bytes) -> bytes:
 def decode_erasures(path: str, content: bytes) -> tuple[list[KnownErasure], list[UUID]]:
     """Returns the erasures and the searches in the file at `path`. Errors: CheckpointError if it is damaged."""
     try:
-        if content[:2] != b"%d\n" % _WITHOUT_CRC:
-            content, crc = content[:-_CRC_LINE_BYTES], content[-_CRC_LINE_BYTES:]
-            if crc != _crc_line(content):
-                raise CheckpointError(path, "it is damaged: its CRC is wrong")
+        content, crc = content[:-_CRC_LINE_BYTES], content[-_CRC_LINE_BYTES:]
+        if crc != _crc_line(content):
+            raise CheckpointError(path, "it is damaged: its CRC is wrong")
         version, count, *lines = content.decode("ascii").split("\n")
         own, (searched, *searches) = lines[: int(count)], lines[int(count) :]
-        if int(version) not in (_WITHOUT_CRC, _VERSION) or searches[int(searched) :] != [""]:
+        if int(version) != _VERSION or searches[int(searched) :] != [""]:
             raise CheckpointError(path, "it isn't whole, or its version is unknown")
         known, noted = [_decoded(line) for line in own], [UUID(hex=each) for each in searches[:-1]]
     except ValueError as error:

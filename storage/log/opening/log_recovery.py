@@ -25,8 +25,6 @@ from lowtide.protocol.records import (
     MAGIC_POSITION,
     RECORD_BATCH_OVERHEAD,
     SMALLEST_BATCH_LENGTH,
-    BatchHeader,
-    read_batch_header,
 )
 from lowtide.protocol.types import NO_LEADER_EPOCH, FilePosition, Offset
 from lowtide.runtime.filesystem import File
@@ -34,7 +32,7 @@ from lowtide.storage.errors import storage_error
 from lowtide.storage.log.offsets import LeaderEpochs
 from lowtide.storage.log.segments.hole import Hole
 from lowtide.storage.log.segments.index import MAX_RELATIVE_OFFSET
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, header_at
 from lowtide.storage.log.segments.segment_file import place_at
 
 EPOCHS_CHECKED_MAX: Final = 100
@@ -106,22 +104,16 @@ def are_confirmed(
     bases = [segment.base_offset for segment in segments]
     entries = epochs.entries()[-EPOCHS_CHECKED_MAX:]
     for (epoch, start), (_, end) in pairwise([*entries, (NO_LEADER_EPOCH, log_end_offset)]):
-        before, first, last = (_batch_with(offset, segments, bases) for offset in (start - 1, start, end - 1))
+        before, first, last = (
+            header_at(segments[max(bisect_right(bases, offset) - 1, 0)], offset)
+            for offset in (start - 1, start, end - 1)
+        )
         is_earlier = start > log_start_offset and before is not None and before.base_offset < start
         if is_earlier and before is not None and before.partition_leader_epoch >= epoch:
             return False
         if any(each and each.base_offset < end and each.partition_leader_epoch != epoch for each in (first, last)):
             return False
     return True
-
-
-def _batch_with(offset: Offset, segments: list[Segment], bases: list[Offset]) -> BatchHeader | None:
-    """Returns the header of the first batch of its segment that ends at or after `offset`, if any."""
-    segment = segments[max(bisect_right(bases, offset) - 1, 0)]
-    if offset < segment.first_offset or segment.size <= segment.floor:
-        return None
-    place = segment.find(offset)
-    return None if place is None else read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD))
 
 
 class _Check:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, takewhile
 
-from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, read_batch_header
+from lowtide.protocol.records import BatchHeader
 from lowtide.protocol.types import FilePosition, Offset
 from lowtide.runtime.filesystem import FileSystem
 from lowtide.storage.errors import DamagedSegmentError, remove_file, storage_error
@@ -27,7 +27,7 @@ from lowtide.storage.log.producers.open_transactions import CompletedTransaction
 from lowtide.storage.log.producers.producer_snapshot import CorruptSnapshotError
 from lowtide.storage.log.producers.producer_state import ProducerStateManager
 from lowtide.storage.log.producers.transaction_index import TransactionIndex
-from lowtide.storage.log.segments.segment import Segment
+from lowtide.storage.log.segments.segment import Segment, header_at
 from lowtide.storage.log.segments.segment_file import read_control
 from lowtide.storage.log.segments.segment_list import SegmentList
 from lowtide.storage.log.segments.segment_names import SNAPSHOT_SUFFIX, offset_name
@@ -249,24 +249,20 @@ def unconfirmed_aborted(index: TransactionIndex, segments: SegmentList) -> list[
 
 def _is_confirmed(aborted: CompletedTransaction, segments: SegmentList) -> bool:
     """Returns whether the log has this marker, and this first batch unless that is gone. Errors: StorageError."""
-    marker = _batch_with(aborted.last_offset, segments)
+    marker = _header_at(aborted.last_offset, segments)
     if marker is None or not marker.is_control or marker.producer_id != aborted.producer_id:
         return False
-    first = _batch_with(aborted.first_offset, segments)
+    first = _header_at(aborted.first_offset, segments)
     if first is None or first.base_offset > aborted.first_offset:
         return True
     return first.base_offset == aborted.first_offset and first.producer_id == aborted.producer_id
 
 
-def _batch_with(offset: Offset, segments: SegmentList) -> BatchHeader | None:
-    """Returns the header of the first batch of its segment that ends at or after `offset`, if any."""
-    number = segments.number_of(offset)
-    segment = segments[max(number, 0)]
-    if number < 0 or offset < segment.first_offset or not segment.size:
-        return None
-    place = segment.find(offset)
+def _header_at(offset: Offset, segments: SegmentList) -> BatchHeader | None:
+    segment = segments[max(segments.number_of(offset), 0)]
+    header = header_at(segment, offset)
     segments.used(segment)
-    return None if place is None else read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD))
+    return header
 
 
 def rebuild_aborted(

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from lowtide.protocol.records import RECORD_BATCH_OVERHEAD, BatchHeader, read_batch_header
 from lowtide.protocol.types import NO_TIMESTAMP, FilePosition, Offset
 from lowtide.runtime.filesystem import Buffer, File, FileSystem
 from lowtide.storage.errors import DamagedSegmentError, StorageError
@@ -315,6 +316,17 @@ class Segment(SegmentFile):
             # will show.
             rebuild_indexes(self, SCAN_BYTES)
             return self.scan(offset, self.indexes[0].lookup(offset), None)
+
+
+def header_at(segment: Segment, offset: Offset) -> BatchHeader | None:
+    """Returns the header of the segment's first batch that ends at or after `offset`; None if it begins above `offset`.
+
+    Errors: StorageError.
+    """
+    if offset < segment.first_offset or segment.size <= segment.floor:
+        return None
+    place = segment.find(offset)
+    return None if place is None else read_batch_header(segment.read_batch(place.position, RECORD_BATCH_OVERHEAD))
 
 
 def _drop_hole(indexes: tuple[OffsetIndex, TimeIndex], size: FilePosition, next_offset: Offset) -> None:

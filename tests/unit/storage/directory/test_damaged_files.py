@@ -65,12 +65,6 @@ def test_no_bit_of_the_erasures_can_change_unseen() -> None:
             decode_erasures("lowtide-erasures", content[:size])
 
 
-def test_the_erasures_of_earlier_versions_are_read() -> None:
-    content = b"1\n1\n20 1 " + UUID(int=7).hex.encode() + b" 0 3 0 3-4,9-9\n0\n"
-    known, searches = decode_erasures("lowtide-erasures", content)
-    assert ([each.left.ranges() for each in known], searches) == ([((3, 4), (9, 9))], [])
-
-
 @pytest.mark.parametrize("base", [0, 25, 50])
 @pytest.mark.parametrize("mask", [1, 8, 64])
 def test_a_damaged_time_index_changes_no_answer(base: int, mask: int) -> None:
