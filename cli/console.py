@@ -309,6 +309,7 @@ async def _serve(settings: ConsoleSettings, entrance: Entrance, port: int | None
     from lowtide.cli.console_server import ConsoleServer  # noqa: PLC0415 - slow
 
     server = ConsoleServer(settings, entrance)
+    server.stop_on_signals()
     try:
         try:
             address = await server.listen(DEFAULT_PORT if port is None else port)

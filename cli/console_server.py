@@ -78,6 +78,12 @@ class ConsoleServer:
         )
         self._stopping = asyncio.Event()
 
+    def stop_on_signals(self) -> None:
+        """Has SIGINT and SIGTERM end `until_stopped`. Before `listen`: who learns the URL may send one at once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+
     async def listen(self, port: int) -> str:
         """Begins to listen; returns the URL, with a token if it is needed. Errors: OSError."""
         bound = await self._server.listen(self._entrance.host, port, self._entrance.tls)
@@ -85,10 +91,7 @@ class ConsoleServer:
         return f"{self._entrance.url(bound)}/console/{secret}"
 
     async def until_stopped(self) -> None:
-        """Waits for SIGINT or SIGTERM."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        """Waits for a signal, see `stop_on_signals`."""
         await self._stopping.wait()
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -193,3 +195,26 @@ def test_a_signing_key_that_cant_sign_is_refused_at_the_start(tmp_path: Path):
     key.chmod(0o644)
     with pytest.raises(CommandError, match="chmod 600"):
         usable_key(str(key))
+
+
+STOPPED_AT_ONCE = """
+import builtins, os, signal, sys
+from lowtide.cli import console
+from lowtide.cli.main import main
+
+def said(*words, **options):
+    builtins.print(*words, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+console.print = said
+sys.argv = ["lowtide", "console", "--port", "0", "-b", "127.0.0.1:1"]
+main()
+"""
+
+
+def test_a_console_stops_in_order_as_soon_as_its_address_is_known():
+    """Protects scripts that wait for the address: the process died by the signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_ONCE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout[:18]) == (0, "The console is at "), done
