@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lowtide.admin.schemas.framing import schema_id_of
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from lowtide.admin.schemas.values import SchemaValues
@@ -35,17 +36,9 @@ class ValueDecoder:
             await asyncio.to_thread(self._schemas.prepare, value)
 
 
-def decode_json(value: bytes) -> Any:
-    """Decodes JSON. Errors: ValueError."""
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"it is not JSON: {error}") from None
-
-
 def decode_msgpack(value: bytes) -> Any:
     """Decodes MessagePack. Errors: ValueError."""
     try:
         return msgspec.msgpack.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+    except (ValueError, RecursionError, TypeError) as error:
         raise ValueError(f"it is not MessagePack: {error}") from None

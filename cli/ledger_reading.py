@@ -7,13 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import msgspec
-
 from lowtide.admin.receipts.envelope import ReceiptError
 from lowtide.admin.receipts.ledger import ExportedRecord, ExportHead, Ledger, LedgerReader
 from lowtide.cli.call import NetworkCall
 from lowtide.cli.outcome import CommandError, misused
 from lowtide.protocol.erasure_ledger_records import LedgerEntry
+from lowtide.runtime.json_text import decode_json
 
 LINE_BYTES_MAX: Final = 16 << 20
 """The longest line of an export; a record of the ledger has about 100 KiB at most."""
@@ -46,13 +45,13 @@ def read_export(path: str) -> Ledger:
         with Path(path).open("rb") as file:
             lines = _lines(path, file)
             number = 1
-            head = msgspec.json.decode(next(lines, b""), type=ExportHead)
+            head = decode_json(next(lines, b""), ExportHead)
             ledger = Ledger(head.cluster_id, {})
             for number, line in enumerate(lines, 2):  # noqa: B007 - the error has the number
                 digest.update(line)
-                record = msgspec.json.decode(line, type=ExportedRecord)
+                record = decode_json(line, ExportedRecord)
                 ledger.add(record.key, record.value)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise misused(f"{path} line {number} is not that of an export of the ledger: {error}.") from None
     except OSError as error:
         raise misused(f"{path} can't be read: {error.strerror}.") from None

@@ -31,6 +31,7 @@ from lowtide.cli.printing import progress, remark
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.types import BrokerId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
+from lowtide.runtime.json_text import decode_json
 
 POLL_S: Final = 0.5
 """The interval of requests for the moves in progress."""
@@ -158,10 +159,10 @@ class _Moves(msgspec.Struct, forbid_unknown_fields=True):
 def read_move_file(path: str, files: FileSystem) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """Reads the replicas in a file. Errors: CommandError for an unreadable or invalid file."""
     try:
-        moves = msgspec.json.decode(files.read_bytes(path), type=_Moves)
+        moves = decode_json(files.read_bytes(path), _Moves)
     except OSError as error:
         raise misused(f"{path} can't be read: {error.strerror}.") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise misused(f"{path} is not a file of moves: {error}.") from None
     found: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     for row in moves.partitions:

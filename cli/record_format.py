@@ -10,14 +10,14 @@ In text, bytes that are not UTF-8 or not printable become escapes, so that a rec
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from typing import Any
-
-import msgspec
 
 from lowtide.cli.printing import printable
 from lowtide.protocol.control_records import ControlRecord, ControlRecordType
 from lowtide.protocol.records import Record
+from lowtide.runtime.json_text import decode_json
 
 
 class Form(StrEnum):
@@ -45,10 +45,8 @@ def as_value(content: bytes | None, form: Form) -> Any:
     if form is Form.HEX:
         return content.hex()
     if form is Form.JSON:
-        try:
-            return msgspec.json.decode(content)
-        except msgspec.DecodeError:
-            pass
+        with contextlib.suppress(ValueError):
+            return decode_json(content)
     return content.decode("utf-8", "backslashreplace")
 
 

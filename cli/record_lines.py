@@ -17,6 +17,7 @@ import msgspec
 
 from lowtide.protocol.batch_building import UnplacedRecord
 from lowtide.protocol.records import Header
+from lowtide.runtime.json_text import decode_json
 
 _SHOWN: Final = 60
 """Bytes of a line that an error shows."""
@@ -84,8 +85,8 @@ class LineReader:
 
     def _read_object(self, line: bytes, now_ms: int) -> UnplacedRecord:
         try:
-            given = msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+            given = decode_json(line)
+        except ValueError as error:
             raise self._error(line, f"it is not JSON ({error})") from None
         if type(given) is not dict or "value" not in given or not given.keys() <= _KNOWN:
             raise self._error(

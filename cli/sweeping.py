@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from lowtide.protocol.types import Offset, TopicId, TopicPartition, parse_topic_id, topic_id_text
+from lowtide.runtime.json_text import decode_json
 
 STATE_VERSION: Final = 1
 STATE_BYTES_MAX: Final = 256 << 20
@@ -104,7 +105,7 @@ class Sweep:
 def decode_sweep(content: bytes, path: str) -> Sweep:
     """Reads the contents of a file. Errors: StateError."""
     try:
-        stored = msgspec.json.decode(content, type=_Stored)
+        stored = decode_json(content, _Stored)
         ids = {topic: parse_topic_id(text) for topic, text in stored.topic_ids.items()}
     except ValueError as error:
         raise StateError(f"{path} is not the state of a sweep: {error}.") from None

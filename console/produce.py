@@ -6,14 +6,11 @@ Keys, values and headers are text, JSON, hex or base64; a value of null is a tom
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from lowtide.admin.configs import ConfigResource
 from lowtide.admin.errors import AdminError, DeadlineExceededError
@@ -27,6 +24,7 @@ from lowtide.protocol.batch_building import UnplacedRecord, build_batch
 from lowtide.protocol.config_values import ConfigResourceType
 from lowtide.protocol.key_hash import partition_of_key
 from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from lowtide.admin.client import AdminClient
@@ -123,21 +121,20 @@ def content(given: Any, what: str) -> bytes | None:
         raise bad(f"{what} must be a text of at most {TEXT_MAX} characters.")
     try:
         return _bytes(form, text)
-    except msgspec.DecodeError as error:
-        raise bad(f"{what} is not JSON: {sentence_of(error)}") from None
-    except (ValueError, binascii.Error, RecursionError):
-        raise bad(f"{what} is not {form}.") from None
+    except ValueError as error:
+        why = f"JSON: {sentence_of(error)}" if form == "json" else f"{form}."
+        raise bad(f"{what} is not {why}") from None
 
 
 def _bytes(form: str, text: str) -> bytes:
-    """Returns the bytes of a content in its form. Errors: ValueError, of which msgspec.DecodeError is one."""
+    """Returns the bytes of a content in its form. Errors: ValueError."""
     if form == "hex":
         return bytes.fromhex(text)
     if form == "base64":
         return base64.b64decode("".join(text.split()), validate=True)
     found = text.encode()
     if form == "json":
-        msgspec.json.decode(found)
+        decode_json(found)
     return found
 
 

@@ -25,7 +25,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 from aiohttp import BasicAuth, web
 
 from lowtide.admin.errors import AdminError, AuthenticationFailedError
@@ -42,6 +41,7 @@ from lowtide.console.views import VIEWS, view_value
 from lowtide.runtime.filesystem import OsFileSystem
 from lowtide.runtime.http_app import CLIENT, asks_for_login_itself, decides_itself, lives_long
 from lowtide.runtime.http_origin import is_local
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from lowtide.runtime.filesystem import FileSystem
@@ -348,8 +348,8 @@ def _too_many(error: NoRoomError) -> RefusedError:
 def _views(request: web.Request) -> list[tuple[str, Parameters]]:
     """Reads the views of a stream. Errors: RefusedError."""
     try:
-        views = msgspec.json.decode(request.query.get("views", ""), type=list[tuple[str, dict[str, str]]])
-    except msgspec.DecodeError:
+        views = decode_json(request.query.get("views", ""), list[tuple[str, dict[str, str]]])
+    except ValueError:
         raise bad("views must be a list of names with their parameters, in JSON.") from None
     if not 1 <= len(views) <= VIEWS_MAX:
         raise bad(f"views must name 1 to {VIEWS_MAX} views.")
@@ -373,8 +373,8 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     except web.HTTPRequestEntityTooLarge:
         raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large.") from None
     try:
-        given = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        given = decode_json(content)
+    except ValueError:
         raise bad("The body is not JSON.") from None
     if not isinstance(given, dict):
         raise bad("The body is not an object.")

@@ -29,6 +29,7 @@ from lowtide.metadata import keys
 from lowtide.metadata.broker_facts import history_of
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, decode_copy, encode_copy
 from lowtide.metadata.records import NEWEST_LEVEL, BrokerRecord, MetadataCorruptError, SuspensionRecord, decode
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,9 +115,9 @@ def decode_backup(content: bytes) -> Backup:
         raise BackupError("it is cut off or damaged: its checksum isn't that of its content")
     line, _, rest = body.partition(b"\n")
     try:
-        head = msgspec.json.decode(line, type=_Header)
+        head = decode_json(line, _Header)
         copy = decode_copy(rest)
-    except (msgspec.DecodeError, CopyError) as error:
+    except (ValueError, CopyError) as error:
         raise BackupError(f"it can't be read: {error}") from error
     if head.metadata_level > NEWEST_LEVEL:
         level = f"metadata level {head.metadata_level}, of Lowtide {head.version}"

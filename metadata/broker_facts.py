@@ -9,7 +9,9 @@ import msgspec
 from lowtide.metadata import keys
 from lowtide.metadata.metadata_copy import CopyError, MetadataCopy, decode_copy
 from lowtide.metadata.records import HistoryRecord, MetadataCorruptError, decode
+from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import BrokerId  # Read at run time, by msgspec.
+from lowtide.runtime.json_text import decode_json
 from lowtide.storage.directory.directory_survey import SurveyedDirectory  # Likewise.
 
 if TYPE_CHECKING:
@@ -26,13 +28,17 @@ class RecoveryError(Exception):
 
 
 class BrokerFacts(msgspec.Struct, frozen=True):
-    """The contents of one broker's log directories. `copy` is their newest copy of the metadata, as ISO 8859-1."""
+    """The contents of one broker's log directories. `copy` is their newest copy of the metadata, as ISO 8859-1.
+
+    `crc` is the CRC-32C of the rest, as a file has it.
+    """
 
     format: int
     broker_id: BrokerId
     cluster_id: str
     directories: tuple[SurveyedDirectory, ...]
     copy: str
+    crc: int = 0
 
     def read_copy(self) -> MetadataCopy:
         """Returns the broker's copy of the metadata, decoded. Errors: RecoveryError if it is damaged."""
@@ -64,18 +70,24 @@ def facts_of(directories: Sequence[SurveyedDirectory], copies: Sequence[bytes]) 
 
 def encode_facts(facts: BrokerFacts) -> bytes:
     """Returns a file's content."""
-    return msgspec.json.encode(facts)
+    return msgspec.json.encode(msgspec.structs.replace(facts, crc=_crc(facts)))
+
+
+def _crc(facts: BrokerFacts) -> int:
+    return crc32c(msgspec.json.encode(msgspec.structs.replace(facts, crc=0)))
 
 
 def decode_facts(content: bytes, path: str) -> BrokerFacts:
     """Parses a file's content. Errors: RecoveryError."""
     try:
-        facts = msgspec.json.decode(content, type=BrokerFacts)
-    except msgspec.DecodeError as error:
+        facts = decode_json(content, BrokerFacts)
+    except ValueError as error:
         raise RecoveryError(f"{path} is no file of `lowtide metadata export`: {error}") from error
     if facts.format != FACTS_FORMAT:
         raise RecoveryError(f"{path} has format {facts.format}, this Lowtide reads {FACTS_FORMAT}")
-    return facts
+    if facts.crc != _crc(facts):
+        raise RecoveryError(f"{path} is damaged: its CRC isn't that of its content")
+    return msgspec.structs.replace(facts, crc=0)
 
 
 def newest_copy(facts: Sequence[BrokerFacts]) -> tuple[BrokerId, MetadataCopy]:

@@ -31,6 +31,7 @@ from lowtide.metadata.records import TopicRecord, decode
 from lowtide.metadata.store import NO_LEASE, Revision  # Read at run time, by msgspec.
 from lowtide.protocol.crc32c import crc32c
 from lowtide.protocol.types import parse_topic_id
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -144,12 +145,12 @@ def decode_copy(content: bytes) -> MetadataCopy:
     """Returns the copy with the appended changes, as far as they are complete. Errors: CopyError."""
     lines = _whole_lines(content)
     try:
-        head = msgspec.json.decode(next(lines, b""), type=_FileHeader)
+        head = decode_json(next(lines, b""), _FileHeader)
         if head.format != FORMAT:
             raise CopyError(f"the copy of the metadata has format {head.format}; this Lowtide reads format {FORMAT}")
         copy = MetadataCopy((), head.revision, history_id=head.history_id, cluster_id=head.cluster_id)
         for line in lines:
-            change = msgspec.json.decode(line, type=_Line)
+            change = decode_json(line, _Line)
             if change.revision == 0:
                 copy.rows.update((row[0], row) for row in map(_row, change.puts))
                 continue
@@ -160,7 +161,7 @@ def decode_copy(content: bytes) -> MetadataCopy:
                     change.revision, tuple(map(_row, change.puts)), tuple(key.encode(_TEXT) for key in change.deletes)
                 )
             )
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except ValueError as error:
         raise CopyError(f"the copy of the metadata can't be read: {error}") from error
     if copy.revision == head.revision and len(copy.rows) != head.keys:
         raise CopyError(f"the copy of the metadata has {len(copy.rows)} keys instead of {head.keys}")

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from lowtide.protocol.types import BrokerEpoch, BrokerId, LeaderEpoch, Offset  # Read at run time, by msgspec.
+from lowtide.runtime.json_text import decode_json
 
 T = TypeVar("T")
 
@@ -263,7 +264,7 @@ def encode(record: msgspec.Struct | dict[str, str] | ReplicaNumbers | int) -> by
 def decode(key: bytes, value: bytes, kind: type[T]) -> T:
     """Returns the decoded value. Errors: MetadataCorruptError, with the key."""
     try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.DecodeError as error:
+        return decode_json(value, kind)
+    except ValueError as error:
         message = f"{key.decode(errors='replace')} in the metadata store is not a {kind.__name__}: {error}"
         raise MetadataCorruptError(message) from error

@@ -179,7 +179,7 @@ def read_request(content: bytes) -> Request:
     """Decodes a request. Errors: FrameError."""
     try:
         return _requests.decode(content)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"not a request: {error}") from error
 
 
@@ -187,7 +187,7 @@ def read_answer(content: bytes) -> ServedAnswer:
     """Decodes an answer. Errors: FrameError."""
     try:
         return _answers.decode(content)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"not an answer: {error}") from error
 
 

@@ -22,6 +22,7 @@ import msgspec
 from lowtide.runtime.clock import Clock
 from lowtide.runtime.filesystem import FileSystem, OsFileSystem
 from lowtide.runtime.https import HttpError, Url, basic_authorization, body, fetch, reason_of, request_bytes
+from lowtide.runtime.json_text import decode_json
 from lowtide.runtime.tls import TlsError, TlsSettings, client_context
 
 TOKEN_BYTES_MAX: Final = 64 * 1024
@@ -121,8 +122,8 @@ def token_request(source: TokenSource) -> bytes:
 def read_token(content: bytes) -> Token:
     """Returns the token in the endpoint's answer. Errors: TokenError."""
     try:
-        answer: Any = msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError):
+        answer: Any = decode_json(content)
+    except ValueError:
         answer = None
     text = (answer.get("access_token") or answer.get("id_token")) if isinstance(answer, dict) else None
     if not isinstance(text, str):

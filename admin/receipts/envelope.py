@@ -17,6 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from lowtide.runtime.json_text import decode_json
+
 RECEIPT_TYPE: Final = "application/vnd.lowtide.erasure-receipt+json"
 ROTATION_TYPE: Final = "application/vnd.lowtide.erasure-key-rotation+json"
 
@@ -104,10 +106,10 @@ def open_envelope(content: bytes) -> SignedPayload:
     if len(content) > ENVELOPE_BYTES_MAX:
         raise ReceiptError(f"it has {len(content)} bytes, and a receipt has at most {ENVELOPE_BYTES_MAX}")
     try:
-        envelope = msgspec.json.decode(content, type=Envelope)
+        envelope = decode_json(content, Envelope)
         payload = base64.b64decode(envelope.payload, validate=True)
         signatures = [(each.keyid, base64.b64decode(each.sig, validate=True)) for each in envelope.signatures]
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ReceiptError(f"it is not an envelope of a receipt: {error}") from None
     if len(signatures) != 1:
         raise ReceiptError(f"it has {len(signatures)} signatures instead of one")

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from lowtide.admin.receipts.envelope import RECEIPT_TYPE, ROTATION_TYPE, ReceiptError, SignedPayload, canonical_json
+from lowtide.runtime.json_text import decode_json
 
 NO_DIGEST: Final = "0" * 64
 """`previous` of the first statement of a chain."""
@@ -165,8 +166,8 @@ def read_statement(signed: SignedPayload) -> Statement:
     if kind is None:
         raise ReceiptError("its payload has an unknown type")
     try:
-        statement = msgspec.json.decode(signed.payload, type=kind)
-    except (ValueError, RecursionError) as error:
+        statement = decode_json(signed.payload, kind)
+    except ValueError as error:
         raise ReceiptError(f"its payload can't be read: {error}") from None
     if canonical_json(statement) != signed.payload:
         raise ReceiptError("its payload is not in the form in which receipts are written")

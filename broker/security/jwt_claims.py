@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from lowtide.broker.security.exchange import LoginFailure
+from lowtide.runtime.json_text import decode_json
 
 LATEST_S: Final = 253_402_300_799
 """The end of the year 9999. A later time is one in milliseconds by mistake, valid for thousands of years."""
@@ -59,8 +60,8 @@ class _ClaimError(Exception):
 def check_claims(payload: bytes, rules: TokenRules, now_ms: int) -> TokenHolder | LoginFailure:
     """Returns the user of the token with this payload, or the refusal. `now_ms` is wall-clock time."""
     try:
-        claims = msgspec.json.decode(payload, type=Claims)
-    except (msgspec.DecodeError, RecursionError):
+        claims = decode_json(payload, Claims)
+    except ValueError:
         return LoginFailure("the token's claims are not an object in JSON")
     name = ""
     try:

@@ -18,6 +18,7 @@ from joserfc.jwk import JWKRegistry, Key
 from joserfc.jws import CompactSignature, JWSRegistry, extract_compact, validate_compact
 
 from lowtide.broker.security.exchange import LoginFailure
+from lowtide.runtime.json_text import decode_json
 
 KEYS_MAX: Final = 64
 """The maximum number of keys in a set; others are ignored. An issuer has two or three."""
@@ -117,8 +118,8 @@ class TokenKeys:
 def read_key_set(content: bytes) -> TokenKeys:
     """Reads the usable keys of a set in JSON. Errors: KeySetError, also if there is none."""
     try:
-        decoded = msgspec.json.decode(content)
-    except (msgspec.DecodeError, RecursionError):
+        decoded = decode_json(content)
+    except ValueError:
         raise KeySetError("it is not JSON") from None
     members = decoded.get("keys") if isinstance(decoded, dict) else None
     if not isinstance(members, list):

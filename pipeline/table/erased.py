@@ -16,6 +16,7 @@ from pyiceberg.table.update import AssertTableUUID, RemovePropertiesUpdate, SetP
 from lowtide.admin.receipts.statement import NamedFiles, TableStatement, rfc3339
 from lowtide.pipeline.table.committing import ATTEMPTS, FIRST_PAUSE_S
 from lowtide.pipeline.table.erasing import TableEraseError, TableErasure
+from lowtide.runtime.json_text import decode_json
 
 PREFIX: Final = "lowtide.erased."
 """The name of the property, before the erasure's id."""
@@ -85,6 +86,6 @@ def statements_of(table: Table, erasure_id: UUID) -> list[TableStatement]:
 
 def _read(text: str) -> list[TableStatement]:
     try:
-        return msgspec.json.decode(text, type=list[TableStatement])
+        return decode_json(text, list[TableStatement])
     except ValueError:  # others may write properties too
         return []

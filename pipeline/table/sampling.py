@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from lowtide.admin.schemas.framing import HEAD_BYTES
 from lowtide.admin.schemas.registry import Registry, RegistryError
 from lowtide.pipeline.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, BlockingCluster
@@ -20,6 +18,7 @@ from lowtide.pipeline.table.options import AUTO, TableOptions
 from lowtide.pipeline.table.schemas import check_settings
 from lowtide.pipeline.tasks import FetchSettings, PlannedRange
 from lowtide.protocol.types import TopicPartition
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -87,8 +86,8 @@ _OF_REGISTRY: Final = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 
 def _is_object(value: bytes) -> bool:
     try:
-        return isinstance(msgspec.json.decode(value), dict)
-    except (msgspec.DecodeError, ValueError, RecursionError):
+        return isinstance(decode_json(value), dict)
+    except ValueError:
         return False
 
 

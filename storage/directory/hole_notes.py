@@ -78,7 +78,7 @@ def decode_notes(content: bytes) -> tuple[int, dict[tuple[TopicId, int], Hole]] 
         return None
     try:
         rows = _decode(notes)
-    except msgspec.DecodeError:
+    except ValueError:
         return None
     return sequence, {(row.topic_id, row.partition): Hole(*row[2:]) for row in rows}
 

@@ -26,8 +26,8 @@ OUTSIDE = frozenset(
 )  # fmt: skip
 """Modules for access to the outside, and for waiting."""
 
-PORTS_OF_VALUES = frozenset({"lowtide.runtime.random"})
-"""The parts of the ports that a pure module may import: a generator of numbers that is passed in, with its seed."""
+PORTS_OF_VALUES = frozenset({"lowtide.runtime.json_text", "lowtide.runtime.random"})
+"""What a pure module may import of that room: a parser, and a generator of numbers that is passed in with its seed."""
 
 PURE_FOLDERS = (
     "protocol",
@@ -37,6 +37,7 @@ PURE_FOLDERS = (
     "broker/security",
 )
 PURE_MODULES = (
+    "broker/coordinator/counted_ids.py",
     "broker/coordinator/group_admission.py",
     "broker/coordinator/group_settings.py",
     "broker/coordinator/member_memory.py",

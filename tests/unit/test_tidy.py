@@ -198,6 +198,12 @@ def test_no_unit_test_sleeps():
     assert not [f"{relative(path)}:{line}" for path in unit for line in facts(path).sleeps_at]
 
 
+def test_json_of_others_is_decoded_in_one_place():
+    """msgspec raises UnicodeDecodeError and RecursionError too, which whoever calls it itself forgets."""
+    sources = [path for path in SOURCES if relative(path) != "runtime/json_text.py"]
+    assert not [relative(path) for path in sources if "msgspec.json.decode(" in path.read_text(encoding="utf-8")]
+
+
 FORKS = ("tests/mutants/session.py",)
 """A program of its own, without threads: it runs changed code in copies of itself."""
 

@@ -19,6 +19,7 @@ from lowtide.pipeline.table.schemas.conforming import missing_fields
 from lowtide.pipeline.table.schemas.decoding import NO_COLUMNS, arrow_schema_of
 from lowtide.pipeline.table.schemas.names import ColumnNames, Path, children
 from lowtide.pipeline.table.schemas.tallies import Tally, list_of, wanted
+from lowtide.runtime.json_text import decode_json
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -38,7 +39,7 @@ def union_of_columns(table_schema: Schema, found: Iterable[pa.Schema]) -> pa.Sch
     for one in found:
         for key, value in (one.metadata or {}).items():
             if key == _TALLY:
-                tally.merge(msgspec.json.decode(value, type=Tally))
+                tally.merge(decode_json(value, Tally))
             elif key.startswith(_DECLARED):
                 head = tuple(int(one) for one in key.removeprefix(_DECLARED).split(b"."))
                 declared[head] = pa.ipc.read_schema(pa.py_buffer(value))

@@ -57,6 +57,8 @@ def test_what_show_prints_is_what_produce_reads(form):
         (b"\xe4\xe4", {"form": LineForm.HEX}, "it must be hex digits"),
         (b"value", {"form": LineForm.JSON}, "it is not JSON"),
         (b'{"value": 1', {"form": LineForm.JSON}, "it is not JSON"),
+        (b'{"value": "\xff"}', {"form": LineForm.JSON}, "it is not JSON (it is not UTF-8 text)"),
+        (b'{"value": ' + b"[" * 100_000, {"form": LineForm.JSON}, "it is not JSON (it is nested too deeply)"),
         (b'"text"', {"form": LineForm.JSON}, 'it must be an object with "value"'),
         (b'{"key": 1}', {"form": LineForm.JSON}, 'it must be an object with "value"'),
         (b'{"value": 1, "vlaue": 2}', {"form": LineForm.JSON}, 'it must be an object with "value"'),

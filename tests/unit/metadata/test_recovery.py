@@ -191,8 +191,26 @@ def test_what_cannot_be_decided_is_refused() -> None:
     assert "That is X (broker 2)" in str(refused.value)
     with pytest.raises(RecoveryError, match="no copy of the metadata"):
         facts_of([SurveyedDirectory("/d", "C", 1, 1, ())], [b"garbage"])
-    with pytest.raises(RecoveryError, match="is no file of"):
-        decode_facts(b"{}", "/f")
+    for content in (b"{}", b'{"format":"\xff"}', b"[" * 100_000):
+        with pytest.raises(RecoveryError, match="/f is no file of"):
+            decode_facts(content, "/f")
+
+
+def test_a_damaged_export_is_refused() -> None:
+    """Protects acknowledged records: by the ends of logs in these files a restore chooses the leader."""
+    whole = facts(1, 40, end=77)
+    content = encode_facts(whole)
+    assert decode_facts(content, "/f") == whole
+    for position in range(len(content)):
+        for mask in (1, 4, 128):
+            damaged = bytearray(content)
+            damaged[position] ^= mask
+            try:
+                found = decode_facts(bytes(damaged), "/f")
+            except RecoveryError as error:
+                assert str(error).startswith("/f ")
+            else:
+                assert found == whole, position
 
 
 def test_of_two_histories_the_later_one_counts() -> None:

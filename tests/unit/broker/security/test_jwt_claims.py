@@ -109,6 +109,8 @@ def test_other_claims_for_the_name_and_the_scope() -> None:
     assert isinstance(check(rules, email="a@example.org", sub=7), LoginFailure), "sub has its type all the same"
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"exp":NaN}'])
+@pytest.mark.parametrize(
+    "payload", [b"", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"exp":NaN}', b'{"sub":"\xff"}']
+)
 def test_a_payload_that_is_no_object(payload: bytes) -> None:
     assert check_claims(payload, RULES, NOW_S * 1000) == LoginFailure("the token's claims are not an object in JSON")

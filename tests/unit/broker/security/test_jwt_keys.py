@@ -121,7 +121,9 @@ def test_a_private_key_that_was_published_is_used_as_the_public_one() -> None:
     assert not any(key.is_private for key in keys._keys)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"[]", b"{}", b'{"keys":{}}', b'{"keys":[]}', b"[" * 5000, b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"[]", b"{}", b'{"keys":{}}', b'{"keys":[]}', b"[" * 5000, b"\xff", b'{"keys":["\xff"]}']
+)
 def test_what_is_no_key_set(content: bytes) -> None:
     with pytest.raises(KeySetError):
         read_key_set(content)
