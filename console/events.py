@@ -1,14 +1,17 @@
 """Server-sent events: sends views, and each of them again whenever it changes.
 
 Between two updates are at least `INTERVAL_S`, and fifty times the duration of an update, so that a stream uses at most
-a fiftieth of the event loop. One stream has all views of a browser: a browser opens at most six connections to a host,
-and tabs would wait for each other.
+a fiftieth of the event loop. After a change by the visitor only `INTERVAL_S` counts, however long updates take.
+
+One stream has all views of a browser: a browser opens at most six connections to a host, and tabs would wait for each
+other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +66,7 @@ async def _send(
     begun_ms = said_ms = clock.monotonic_ms()
     last = [b""] * len(reads)
     while clock.monotonic_ms() - begun_ms < LIVES_S * 1000:
-        started_ms = clock.monotonic_ms()
+        started_ms, change = clock.monotonic_ms(), session.work.next_change()
         for number, read in enumerate(reads):
             try:
                 event = _event("value", number, encoded(await read()))
@@ -80,7 +83,10 @@ async def _send(
         if now_ms - said_ms > SILENT_S * 1000:
             await response.write(b": nothing has changed\n\n")
             said_ms = now_ms
-        await asyncio.sleep(pause_s(now_ms - started_ms))
+        await asyncio.sleep(INTERVAL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s(now_ms - started_ms) - INTERVAL_S):
+                await change.wait()
 
 
 def pause_s(took_ms: int) -> float:

@@ -53,6 +53,7 @@ class SessionWork:
         self._tasks = tasks
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
         self._answers: OrderedDict[tuple[str, ...], _SharedAnswer] = OrderedDict()
+        self._next_change = asyncio.Event()
         self._turns = asyncio.Semaphore(ASKING_MAX)
         self.jobs: OrderedDict[str, DeleteJob] = OrderedDict()
         """Deletes by id, the oldest first."""
@@ -155,5 +156,11 @@ class SessionWork:
                 return error
 
     def forget_answers(self) -> None:
-        """Drops shared answers, after a change."""
+        """Drops shared answers, after a change by this visitor, and ends the pauses of streams (`next_change`)."""
         self._answers.clear()
+        self._next_change.set()
+        self._next_change = asyncio.Event()
+
+    def next_change(self) -> asyncio.Event:
+        """Returns what is set when this visitor changes something."""
+        return self._next_change
