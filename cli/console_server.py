@@ -79,7 +79,7 @@ class ConsoleServer:
         self._stopping = asyncio.Event()
 
     def stop_on_signals(self) -> None:
-        """Has SIGINT and SIGTERM end `until_stopped`. Before `listen`: who learns the URL may send one at once."""
+        """Makes SIGINT and SIGTERM end `until_stopped`. To be called before the URL is printed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)

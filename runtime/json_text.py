@@ -14,9 +14,9 @@ def decode_json(content: bytes | str) -> Any: ...
 @overload
 def decode_json(content: bytes | str, kind: type[Value]) -> Value: ...
 def decode_json(content: bytes | str, kind: Any = Any) -> Any:
-    """Returns a JSON text's value, of type `kind`. Errors: ValueError if it is anything else.
+    """Returns the value of a JSON text. Errors: ValueError if it is not JSON, or not of type `kind`.
 
-    msgspec also raises UnicodeDecodeError, without the place, and RecursionError.
+    msgspec alone also raises UnicodeDecodeError, which doesn't name the place, and RecursionError.
     """
     try:
         return msgspec.json.decode(content, type=kind)

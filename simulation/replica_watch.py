@@ -49,7 +49,7 @@ class ReplicaWatch:
         self.log_start = 0
         self.log_end = 0
         self.highest_end: float = math.inf if directory_changes else 0
-        """The highest log end offset so far; an older copy of a disk may have had any."""
+        """The highest log end offset so far. What an older copy of a disk once had is unknown, so any."""
         self.checked_to = 0
         self.seen = (-1, -1, -1)
         self.has_holes = False

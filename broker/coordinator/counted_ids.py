@@ -1,14 +1,11 @@
-"""Counts the ids of groups or transactions, because clients may make a broker keep as many as its limits allow.
-
-Limits: `lowtide.groups.max` and `lowtide.transactional.ids.max`.
-"""
+"""Counts the ids of groups and transactions for `lowtide.groups.max` and `lowtide.transactional.ids.max`."""
 
 from __future__ import annotations
 
 from typing import Final, TypeVar
 
 CHARACTERS_PER_ID: Final = 256
-"""A longer id counts once more for each further 256 characters: an id may have 32 KiB."""
+"""An id counts once for every 256 characters, because it may have 32 KiB."""
 
 State = TypeVar("State")
 
@@ -16,7 +13,7 @@ State = TypeVar("State")
 class CountedIds(dict[str, State]):
     """Maps the ids of groups or transactions to their states, and counts the ids; a long id counts as several.
 
-    Entries come and go through the four methods below only.
+    Callers add and remove entries only by the four methods below.
     """
 
     __slots__ = ("count",)
