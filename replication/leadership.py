@@ -162,7 +162,7 @@ class FollowerState(msgspec.Struct):
         self.noted_fetch_ms, self.session = self.last_fetch_ms, None
 
     def forget(self) -> None:
-        """Drops what it reported under a registration that has ended, except the time of its last fetch."""
+        """Drops what the follower reported under its former registration, except the time of its last fetch."""
         self.leave_session()
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.log_end_offset = self.log_start_offset = self.sent_log_start = UNKNOWN_OFFSET

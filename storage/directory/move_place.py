@@ -27,7 +27,7 @@ def relocate(log: Log, directory: str) -> None:
 def take_over(log: Log, source: Log) -> None:
     """Copies from the source to `log` what batches don't have: all producers, the searches, the high watermark.
 
-    Both logs end at the same offset. Of producers without records the source knows more than the batches (KAFKA-7190).
+    Both logs end at the same offset. The source also knows producers whose records were all deleted (KAFKA-7190).
     Errors: OSError; then only memory has the state.
     """
     assert log.log_end_offset == source.log_end_offset, (log.describe(), source.describe())

@@ -23,7 +23,7 @@ from lowtide.protocol.types import Offset, ProducerId
 class PendingOffset(msgspec.Struct):
     """A pending offset of one partition, from the record at `record_offset`.
 
-    Without a value, a later offset wins anyway.
+    `value` is None if it does not matter, because a later offset wins.
     """
 
     value: OffsetCommitValue | None

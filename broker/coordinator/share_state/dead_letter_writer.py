@@ -88,7 +88,7 @@ class DeadLetterWriter:
     async def write(
         self, place: SharePlace, partition: Partition, rules: ShareRules, given_up: Sequence[GivenUpRange]
     ) -> LetterOutcome:
-        """Writes one batch for the first of these offsets. May be repeated."""
+        """Writes a batch of letters for as many of the first offsets as fit. A caller may repeat it."""
         topic = await self._topic(rules.dead_letter_topic)
         if isinstance(topic, Refusal):
             return self._failed(place, given_up, topic, given_up[-1].last_offset)

@@ -34,9 +34,9 @@ class WriterSchema(Protocol):
         """The struct of the columns that its values fill."""
 
     def read(self, values: Sequence[bytes], dead: dict[int, str]) -> pa.Array:
-        """Reads values, which stand after the head. Returns a struct array of those that aren't dead.
+        """Reads values, each without its head. Returns a struct array of those that can be read.
 
-        Adds the reasons of the others to `dead`, by their places.
+        Adds the others to `dead`: their indexes, with the reasons.
         """
 
 
