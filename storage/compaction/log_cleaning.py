@@ -131,6 +131,7 @@ class LogCleaning:
         order = order_cleaning(self.log, cleanable, limits, now_ms)
         self._unread = self.log.swaps.versions_below(cleanable.first_uncleanable_offset)
         self.log.swaps.truncated_to = NEVER_TRUNCATED
+        self.log.swaps.read_to = max(self.log.swaps.read_to, cleanable.first_uncleanable_offset)
         self.log.swaps.take()
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 

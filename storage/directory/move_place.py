@@ -34,6 +34,7 @@ def take_over(log: Log, source: Log) -> None:
     log.producer_state, log.transactions = source.producer_state, source.transactions
     log.advance_high_watermark(source.high_watermark)
     log.erasures.take_over(source.erasures)
+    log.swaps.take_over(source.swaps)
     if source.producer_state.producers:
         log.files.sync.note_written([log.files.snapshots.take(log.log_end_offset, source.producer_state)])
 

@@ -101,6 +101,8 @@ class SegmentSwaps:
     ) -> None:
         self.cleaned_to: Offset | None = None
         """The exclusive end of what is known to be compacted; None if nothing is."""
+        self.read_to: Offset = 0
+        """The exclusive end of what compactions have read: below it, records may have gone for later ones below it."""
         self.is_taken = False
         """Whether the log is being compacted or erased; these exclude each other."""
         self.truncated_to: Offset = NEVER_TRUNCATED
@@ -128,6 +130,11 @@ class SegmentSwaps:
     def note_cleaned_to(self, end_offset: Offset | None) -> None:
         """Sets how far the log is compacted, from a checkpoint; None if unknown."""
         self.cleaned_to = end_offset
+        self.read_to = max(self.read_to, end_offset or 0)
+
+    def take_over(self, source: SegmentSwaps) -> None:
+        """Adds what compactions of `source` have read, of which this log is a copy."""
+        self.read_to = max(self.read_to, source.read_to)
 
     def versions_below(self, end_offset: Offset) -> list[SegmentVersion]:
         """Returns the closed segments below `end_offset` as they are now, for a compaction."""
@@ -283,6 +290,7 @@ class SegmentSwaps:
             raise storage_error(self._directory, error) from error
         self.abandon()
         self.truncated_to = min(self.truncated_to, end_offset)
+        self.read_to = min(self.read_to, end_offset)
         if self.cleaned_to is not None:
             self.cleaned_to = min(self.cleaned_to, end_offset)
 

@@ -30,16 +30,18 @@ class LogTruncation:
 
         A batch that straddles `offset` is removed whole, and the log end falls to its start, though not below the log
         start. Slices of removed records, and of the segment that is cut, become invalid. At or above the log end only
-        later leader epochs are dropped. A log that loses an erasure whose records may be gone starts over. Before the
-        next append the barrier must be done and the lowered recovery point be on disk; otherwise a power cut could mix
-        old batches with new ones. Errors: StorageError, also one that passes.
+        later leader epochs are dropped. Before the next append the barrier must be done and the lowered recovery point
+        be on disk; otherwise a power cut could mix old batches with new ones.
+
+        A log starts over if it loses an erasure whose records may be gone, or later records for which compaction has
+        removed earlier ones: the leader may still have those. Errors: StorageError, also one that passes.
         """
         assert offset >= 0
         log, files, segments = self._log, self._log.files, self._log.segments
         if offset >= log.log_end_offset:
             log.leader_epochs.truncate_from_end(offset, is_empty=log.log_start_offset == offset)
             return Truncation(None, [])
-        if log.erasures.has_begun_from(offset):
+        if log.erasures.has_begun_from(offset) or offset < log.swaps.read_to:
             return self.truncate_fully_and_start_at(min(log.log_start_offset, offset), now_ms=now_ms)
         number = segments.number_of(offset)
         if number < 0 or offset < segments[number].first_offset:  # There is nothing before a hole's end.

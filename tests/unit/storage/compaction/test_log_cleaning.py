@@ -424,13 +424,20 @@ def test_a_crash_after_a_truncation_during_compaction_brings_nothing_back(after:
         assert log.rows() == records
 
 
-def test_a_truncation_lowers_how_far_the_log_is_compacted() -> None:
-    """LogCleanerManagerTest: testMaybeTruncateCheckpointShouldTruncateData. Later records are dirty."""
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_log_that_loses_later_records_than_compaction_kept_starts_over(*, is_loaded: bool) -> None:
+    """Protects keys whose earlier records compaction has removed for those that go: the leader may still have them."""
     log = filled()
     log.clean()
-    assert log.log.swaps.cleaned_to == 13
-    LogTruncation(log.log).truncate_to(9, now_ms=NOW_MS)
-    assert log.log.swaps.cleaned_to == log.log.log_end_offset == 8, "9 lies inside a batch, which is truncated whole"
+    records, cleaned_to = log.rows(), log.log.swaps.cleaned_to
+    assert cleaned_to == 13
+    if is_loaded:
+        log.reopen(high_watermark=log.log.high_watermark)
+        log.log.swaps.note_cleaned_to(cleaned_to)  # From the directory's checkpoint.
+    LogTruncation(log.log).truncate_to(13, now_ms=NOW_MS)
+    assert log.rows() == [row for row in records if row[0] < 13]
+    LogTruncation(log.log).truncate_to(12, now_ms=NOW_MS)
+    assert (log.rows(), log.log.log_end_offset, log.log.swaps.cleaned_to) == ([], log.log.log_start_offset, 0)
 
 
 @pytest.mark.parametrize("after", range(14))

@@ -21,7 +21,7 @@ class Source(LogOffsets):
     directory = "/b/t-0.x-future"
     files = SimpleNamespace(relocate=lambda _folder: None)
     producer_state = SimpleNamespace(transactions=OpenTransactions(), producers={})
-    erasures = SimpleNamespace(take_over=lambda _source: None)
+    erasures = swaps = SimpleNamespace(take_over=lambda _source: None)
 
 
 def offsets(recovery_point: int) -> Any:
