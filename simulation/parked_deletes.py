@@ -68,8 +68,8 @@ class ParkedDeletes:
     ) -> Iterator[tuple[BrokerId, str]]:
         """Returns the followers that the leader must count as live from `moment_s` until now."""
         broker = self._machines[leader].broker
-        if broker is None:
-            return
+        if broker is None or broker.replicas is None:
+            return  # The answer was on its way when its broker was started again.
         self._note_heard(leader, broker)
         state = topic.partitions[number]
         for (by, topic_id, partition, epoch, follower), (broker_epoch, since_s) in self._heard.items():
