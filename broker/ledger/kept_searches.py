@@ -57,6 +57,9 @@ NAMED_COMPACTED: Final = (
     "all of them by key, with lowtide records erase --keys-from."
 )
 
+_LOST_FIRST: Final = "The partition lacks earlier erasures, which are repeated first; ask again."
+"""Only one erasure of a compacted log is under way at a time, and consumers wait for that one (`lost_erasures`)."""
+
 _TOO_MANY_IDS: Final = "Too many searches are kept; ask again in a minute."
 
 
@@ -163,6 +166,8 @@ class KeptSearches:
         refusal = why_not_searchable(self._parts.replicas, partition) if is_by_all else None
         if replay is not None and is_compacted(partition.log):
             refusal = Refusal(ErrorCode.POLICY_VIOLATION, NAMED_COMPACTED)
+        elif is_by_all and partition.log.erasures.withheld:
+            refusal = Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _LOST_FIRST)
         if refusal is not None:
             return refusal
         names_newest = terms.names_newest and not key.erase and is_compacted(partition.log)

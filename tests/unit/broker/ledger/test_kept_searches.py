@@ -84,7 +84,13 @@ class StubSearches:
 
 def partition_of(*, compacted: bool = False) -> Any:
     config = SimpleNamespace(cleanup_policy=("compact",) if compacted else ("delete",))
-    return SimpleNamespace(log=SimpleNamespace(config=config, swaps=SimpleNamespace(cleaned_to=None), log_end_offset=9))
+    log = SimpleNamespace(
+        config=config,
+        swaps=SimpleNamespace(cleaned_to=None),
+        erasures=SimpleNamespace(withheld=False),
+        log_end_offset=9,
+    )
+    return SimpleNamespace(log=log)
 
 
 class KeptWorld:
@@ -275,6 +281,22 @@ def test_an_erasure_that_can_not_begin_takes_no_room(monkeypatch: pytest.MonkeyP
         assert world.searches.kept == []
         for erase, partition in ((False, world.compacted), (True, world.plain)):
             assert isinstance(world.join(erase=erase, partition=partition), KeptSearch)
+
+    in_world(test)
+
+
+def test_lost_erasures_of_a_compacted_log_come_first() -> None:
+    """Protects consumers: they wait until these are repeated, which another erasure under way would put off."""
+
+    async def test(world: KeptWorld) -> None:
+        for partition in (world.compacted, world.plain):
+            partition.log.erasures.withheld = True
+        refused = world.join(erase=True, partition=world.compacted)
+        assert (refused.error_code, world.searches.kept) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, [])
+        for erase, partition in ((False, world.compacted), (True, world.plain)):
+            assert isinstance(world.join(erase=erase, partition=partition), KeptSearch)
+        world.compacted.log.erasures.withheld = False
+        assert isinstance(world.join(1, erase=True, partition=world.compacted), KeptSearch)
 
     in_world(test)
 
