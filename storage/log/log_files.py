@@ -132,13 +132,11 @@ class LogFiles:
             rebuild_aborted(self.aborted, base_offsets, self.segments, self.snapshots, log_end_offset)
         )
 
-    def reload_producers(
-        self, producers: ProducerStateManager, offsets: LogOffsets, *, now_ms: int, recalls: bool = True
-    ) -> None:
+    def reload_producers(self, producers: ProducerStateManager, offsets: LogOffsets, *, now_ms: int) -> None:
         """Brings the producer state to the log end: the newest snapshot, then the batches after it.
 
-        With `recalls` the last batches before the snapshot are remembered too, because a producer may send them again.
-        Errors: StorageError.
+        The last batches before the snapshot are looked up too, because a producer may send them again, also after a
+        clean stop: its answers may have been lost. Errors: StorageError.
         """
         newest = offsets.high_watermark
         self.snapshots.reload(
@@ -148,7 +146,6 @@ class LogFiles:
             newest=newest,
             log_start_offset=offsets.log_start_offset,
             now_ms=now_ms,
-            recalls=recalls,
         )
         producers.transactions.settle(newest)
 

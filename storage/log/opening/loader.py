@@ -137,9 +137,7 @@ def load_log(place: LogPlace, known: KnownLog, *, now_ms: int, report: LogRepair
             transactions=parts.producer_state.transactions,
         )
         log = Log(place, parts, offsets)
-        # After a clean stop only what had waited for followers can be sent again.
-        recalls = not known.clean or known.high_watermark < log_end_offset
-        log.files.reload_producers(log.producer_state, log, now_ms=now_ms, recalls=recalls)
+        log.files.reload_producers(log.producer_state, log, now_ms=now_ms)
         loader.rebuild_aborted(log, parts.transaction_index)
         if not known.clean:
             log.flush_wanted = True
