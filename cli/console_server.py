@@ -91,7 +91,7 @@ class ConsoleServer:
         return f"{self._entrance.url(bound)}/console/{secret}"
 
     async def until_stopped(self) -> None:
-        """Waits for a signal, see `stop_on_signals`."""
+        """Waits until SIGINT or SIGTERM arrives (see `stop_on_signals`)."""
         await self._stopping.wait()
 
     async def close(self) -> None:

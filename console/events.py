@@ -3,8 +3,8 @@
 Between two updates are at least `INTERVAL_S`, and fifty times the duration of an update, so that a stream uses at most
 a fiftieth of the event loop. After a change by the visitor only `INTERVAL_S` counts, however long updates take.
 
-One stream has all views of a browser: a browser opens at most six connections to a host, and tabs would wait for each
-other.
+One stream carries all views of a browser. A browser opens at most six connections to a host, and with a stream for each
+view its tabs would wait for each other.
 """
 
 from __future__ import annotations

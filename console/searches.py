@@ -177,7 +177,7 @@ class StreamPorts:
     schemas: SchemaValues | None
     """Reads values by a schema registry."""
     sweep: Callable[[], None]
-    """Ends expired sessions, and those of removed users. That closes their clients, which ends their streams."""
+    """Ends expired sessions and those of removed users. This closes their clients, and so their streams."""
 
 
 async def search_stream(

@@ -49,7 +49,7 @@ class ReplicaWatch:
         self.log_start = 0
         self.log_end = 0
         self.highest_end: float = math.inf if directory_changes else 0
-        """The highest log end offset so far. What an older copy of a disk once had is unknown, so any."""
+        """The highest log end offset so far; infinite for an older copy of a disk, whose earlier end is unknown."""
         self.checked_to = 0
         self.seen = (-1, -1, -1)
         self.has_holes = False

@@ -129,7 +129,7 @@ class StandardAuthorizer:
     def _decide(self, asked: _Asked) -> bool:
         principal, host, operation, resource = asked
         allowed = self.explain(str(principal), host, Operation(operation), resource).allowed
-        # A client without any right may ask about names of 32 KiB. Names too long for a topic are not remembered.
+        # Names too long for a topic are not remembered: a client without any right may ask about names of 32 KiB.
         if len(resource.name) <= MAX_TOPIC_NAME_LENGTH:
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()

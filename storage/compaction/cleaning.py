@@ -56,7 +56,7 @@ class SegmentPlace(msgspec.Struct, frozen=True, array_like=True):
 
     base_offset: Offset
     end_offset: Offset
-    """Exclusive. The next segment begins there."""
+    """The end offset, exclusive. The next segment begins there."""
     size: int
 
 

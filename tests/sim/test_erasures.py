@@ -34,5 +34,5 @@ def test_deletes_and_several_partitions_go_with_erasures() -> None:
 
 @pytest.mark.slow
 def test_an_older_copy_of_a_disk_may_lack_what_lost_records_superseded() -> None:
-    """Compaction had removed a record for a newer one, which a power cut of all brokers took: a permitted loss."""
+    """Compaction removed a record because there was a newer one. A power cut of all brokers may lose the newer one."""
     simulate_cluster(11078, kinds=KINDS)

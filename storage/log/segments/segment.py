@@ -319,9 +319,9 @@ class Segment(SegmentFile):
 
 
 def header_at(segment: Segment, offset: Offset) -> BatchHeader | None:
-    """Returns the header of the segment's first batch that ends at or after `offset`; None if it begins above `offset`.
+    """Returns the header of the segment's first batch that ends at or after `offset`.
 
-    Errors: StorageError.
+    Returns None if there is no such batch, or if the segment begins above `offset`. Errors: StorageError.
     """
     if offset < segment.first_offset or segment.size <= segment.floor:
         return None

@@ -426,7 +426,7 @@ def test_a_crash_after_a_truncation_during_compaction_brings_nothing_back(after:
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_a_log_that_loses_later_records_than_compaction_kept_starts_over(*, is_loaded: bool) -> None:
-    """Protects keys whose earlier records compaction has removed for those that go: the leader may still have them."""
+    """Protects keys: compaction removed their earlier records, which the leader may have; the truncation the later."""
     log = filled()
     log.clean()
     records, cleaned_to = log.rows(), log.log.swaps.cleaned_to

@@ -145,7 +145,7 @@ class ErasuresLogMachine(ErasingLogMachine):
 
     @rule(power=st.booleans())
     def erase_the_last_batch_of_a_segment(self, power: bool) -> None:
-        """Nothing but its place is left of it, from which a start knows where the segment ends."""
+        """Erases the last batch. Only its position is left, which tells a start where the segment ends."""
         if self.rows:
             self.roll()
             self._name(set(range(self.rows[-1].batch_base, len(self.rows))))

@@ -183,7 +183,7 @@ def test_few_groups_that_go_are_not_worth_it() -> None:
     )
 )
 def test_ids_count_by_their_length(changes: list[tuple[str, str]]) -> None:
-    """Protects the memory for ids: a client may use 32 KiB for each, and only their number has a limit."""
+    """Protects memory: an id may have 32 KiB, so a limit of the number of ids is not enough."""
     ids: CountedIds[int] = CountedIds()
     for change, name in changes:
         if change == "set":
