@@ -31,7 +31,7 @@ from lowtide.storage.compaction.cleaning import (
 from lowtide.storage.compaction.compaction import LastRecord
 from lowtide.storage.errors import StorageError, is_passing
 from lowtide.storage.log.log import Log
-from lowtide.storage.log.segment_swap import NEVER_TRUNCATED, CleanedGroup
+from lowtide.storage.log.segment_swap import CleanedGroup
 from lowtide.storage.log.segments.index import TIME_ENTRY_BYTES
 from lowtide.storage.log.segments.segment_files import RemovedSegment
 
@@ -130,9 +130,7 @@ class LogCleaning:
         """Orders the compaction from the worker. Errors: StorageError; then it isn't begun."""
         order = order_cleaning(self.log, cleanable, limits, now_ms)
         self._unread = self.log.swaps.versions_below(cleanable.first_uncleanable_offset)
-        self.log.swaps.truncated_to = NEVER_TRUNCATED
-        self.log.swaps.read_to = max(self.log.swaps.read_to, cleanable.first_uncleanable_offset)
-        self.log.swaps.take()
+        self.log.swaps.take_for_cleaning(cleanable.first_uncleanable_offset)
         self._running = self._place.worker.begin(clean_log, encode_order(order), self, limits.bytes_per_second)
 
     def cancel(self) -> None:

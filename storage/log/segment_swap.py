@@ -127,6 +127,12 @@ class SegmentSwaps:
     def release(self) -> None:
         self.is_taken = False
 
+    def take_for_cleaning(self, end_offset: Offset) -> None:
+        """Begins a compaction that reads the log up to `end_offset` (exclusive), as `take`."""
+        self.take()
+        self.truncated_to = NEVER_TRUNCATED
+        self.read_to = max(self.read_to, end_offset)
+
     def note_cleaned_to(self, end_offset: Offset | None) -> None:
         """Sets how far the log is compacted, from a checkpoint; None if unknown."""
         self.cleaned_to = end_offset
