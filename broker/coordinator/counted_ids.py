@@ -11,25 +11,25 @@ State = TypeVar("State")
 
 
 class CountedIds(dict[str, State]):
-    """Maps the ids of groups or transactions to their states, and counts the ids; a long id counts as several.
+    """Maps the ids of groups or transactions to their states, and sums their weights: a long id counts as several.
 
     Callers add and remove entries only by the four methods below.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("weight",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.weight = 0
 
     def __setitem__(self, name: str, state: State) -> None:
         if name not in self:
-            self.count += _weight(name)
+            self.weight += _weight(name)
         super().__setitem__(name, state)
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
-        self.count -= _weight(name)
+        self.weight -= _weight(name)
 
     def discard(self, name: str) -> None:
         """Removes an id if it is here."""
@@ -39,7 +39,7 @@ class CountedIds(dict[str, State]):
     def clear(self) -> None:
         """Removes all ids."""
         super().clear()
-        self.count = 0
+        self.weight = 0
 
 
 def _weight(name: str) -> int:

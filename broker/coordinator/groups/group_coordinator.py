@@ -70,7 +70,7 @@ class GroupCoordinator(ShardedCoordinator[Groups]):
         """How many groups, offsets and members had been refused at the last tick."""
         self._memory = MemberMemory()
         self._admission = GroupAdmission(self.settings, broker.clock.monotonic_ms())
-        self._admission.count_groups = lambda: sum(shard.state.by_id.count for shard in self._runtime.shards.values())
+        self._admission.count_groups = lambda: sum(shard.state.by_id.weight for shard in self._runtime.shards.values())
         self._topics = TopicView(broker.metadata)
         coordinated = CoordinatedTopic(name=GROUP_TOPIC, make_state=self._make_groups)
         super().__init__(broker, administrator, loop, self.settings, coordinated, is_alone=is_alone)

@@ -128,7 +128,7 @@ class TransactionCoordinator(ShardedCoordinator[Transactions]):
         """Returns whether an id is known, or may be added: `lowtide.transactional.ids.max`."""
         if transactional_id in shard.state.transactions:
             return True
-        return sum(each.state.transactions.count for each in self._runtime.shards.values()) < self.settings.ids_max
+        return sum(each.state.transactions.weight for each in self._runtime.shards.values()) < self.settings.ids_max
 
     # ------------------------------------------------------------------ what happens elsewhere
     def on_image(self, old: MetadataImage, new: MetadataImage, delta: ImageDelta) -> None:

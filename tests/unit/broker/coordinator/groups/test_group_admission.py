@@ -28,7 +28,7 @@ def world_of(**limits: int) -> World:
 
 
 def count(world: World) -> None:
-    world.groups.admission.count_groups = lambda: world.groups.by_id.count
+    world.groups.admission.count_groups = lambda: world.groups.by_id.weight
 
 
 def commit(world: World, group: str, *partitions: int, metadata: str = "") -> list[ErrorCode]:
@@ -194,7 +194,7 @@ def test_ids_count_by_their_length(changes: list[tuple[str, str]]) -> None:
             ids.discard(name)
         elif name in ids:
             del ids[name]
-        assert ids.count == sum({256: 1, 257: 2, 900: 4}.get(len(each), 1) for each in ids)
+        assert ids.weight == sum({256: 1, 257: 2, 900: 4}.get(len(each), 1) for each in ids)
 
 
 def test_a_group_with_a_long_id_counts_as_several() -> None:
