@@ -81,6 +81,8 @@ class SimulatedHeavyWorker:
         self._loop = loop
         self._random = random
         self._waiting: list[_SimulatedWork] = []
+        # All that was begun: while the worker is kept, the work of a killed process doesn't run its `finally`.
+        self._begun: list[Iterator[WorkStep]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -89,6 +91,7 @@ class SimulatedHeavyWorker:
     ) -> _SimulatedWork:
         assert not self._closed
         begun = _SimulatedWork(work(self._filesystem, argument), listener, bytes_per_second)
+        self._begun.append(begun.steps)
         self._waiting.append(begun)
         self._wait(0.0)
         return begun

@@ -77,6 +77,8 @@ class SimulatedLoop(HostLoop):
         # Strong references, so that no pending task is collected at an uncontrolled moment; in the order of their
         # start.
         self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
+        self.kept: list[object] = []
+        """Parts of processes, kept so that no `finally` in them runs when they are collected."""
         # Tasks that raised: kept, so that "never retrieved" is found at the end and not at an uncontrolled collection.
         self._failed: list[asyncio.Task[Any]] = []
         self.ran: set[SimulatedNode | None] = set()

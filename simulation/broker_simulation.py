@@ -166,7 +166,7 @@ class Simulation:
             worker=SimulatedWorker(self.loop, Random(self.random.getrandbits(64))),
             make_committer=self._make_committer,
             open_store=self._open_store,
-            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self.loop, Random(6)),
+            make_heavy_worker=self._make_heavy_worker,
         )
         self.broker = Broker(self.config(), ports, quiet_logger(logging.CRITICAL))
         try:
@@ -177,6 +177,11 @@ class Simulation:
             return
         if not started.done():
             started.set_result(None)
+
+    def _make_heavy_worker(self, _processes: int) -> SimulatedHeavyWorker:
+        worker = SimulatedHeavyWorker(self.filesystem, self.loop, Random(6))
+        self.loop.kept.append(worker)
+        return worker
 
     async def _open_store(self, _directory: str) -> MemoryStore:
         return MemoryStore(self.disk, clock=self.clock, random=Random(self.random.getrandbits(64)), loop=self.loop)

@@ -317,10 +317,15 @@ class Machine:
             worker=SimulatedWorker(self._loop, Random(self._random.getrandbits(64)), WORKER_MS),
             make_committer=self._make_committer,
             open_store=self._open_store,
-            make_heavy_worker=lambda _processes: SimulatedHeavyWorker(self.filesystem, self._loop, Random(6)),
+            make_heavy_worker=self._make_heavy_worker,
             make_lease_keeper=self._make_lease_keeper,
             shared_metadata="the simulated store",
         )
+
+    def _make_heavy_worker(self, _processes: int) -> SimulatedHeavyWorker:
+        worker = SimulatedHeavyWorker(self.filesystem, self._loop, Random(6))
+        self._loop.kept.append(worker)
+        return worker
 
     async def _open_store(self, _directory: str) -> OwnedStore:
         return self.link

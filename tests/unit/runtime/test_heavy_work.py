@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import select
@@ -240,6 +241,28 @@ def raising(_filesystem: FileSystem, _argument: bytes) -> Iterator[WorkStep]:
     yield WorkStep(0, b"so far")
     message = "as expected"
     raise RuntimeError(message)
+
+
+def test_simulated_work_that_a_kill_interrupts_never_cleans_up() -> None:
+    """Protects the simulator's determinism: work that is collected late would remove files of a later life."""
+    filesystem = MemoryFileSystem()
+    workers = []
+    for closes in (False, True):
+        loop = SimulatedLoop(1)
+
+        async def interrupt(loop: SimulatedLoop = loop, closes: bool = closes) -> None:
+            worker = SimulatedHeavyWorker(filesystem, loop, Random(1))
+            workers.append(worker)
+            worker.begin(steps, b"x", listening := Listening())
+            while not listening.messages:
+                await asyncio.sleep(0.01)
+            if closes:
+                worker.close()
+
+        loop.run_until_complete(interrupt())
+        loop.close()
+    gc.collect()
+    assert not filesystem.exists("/tidy")
 
 
 def test_the_simulated_form_behaves_the_same_on_virtual_time() -> None:
