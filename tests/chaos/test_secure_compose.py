@@ -52,24 +52,28 @@ class Services:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def here(self, text: str, service: str = "") -> str:
-        """Returns a word of the files, replaced by its equivalent on this machine."""
-        text = text.replace("/tmp/observer", f"{self.folder}/observer").replace(
-            "/run/observer", f"{self.folder}/observer"
-        )
-        text = text.replace("0.0.0.0:${CONSOLE_PORT:-8080}", f"127.0.0.1:{self.console}")
-        text = text.replace("${CONSOLE_PORT:-8080}", str(self.console))
-        text = text.replace("${CLIENT_PATH:-.}", str(self.client)).replace("/etc/lowtide", str(self.folder / "secure"))
+        """Returns a word of the files, with what has an equivalent on this machine replaced by it, once."""
+        here = {
+            "/tmp/observer": f"{self.folder}/observer",
+            "/run/observer": f"{self.folder}/observer",
+            "0.0.0.0:${CONSOLE_PORT:-8080}": f"127.0.0.1:{self.console}",
+            "${CONSOLE_PORT:-8080}": str(self.console),
+            "${CLIENT_PATH:-.}": str(self.client),
+            "/etc/lowtide": str(self.folder / "secure"),
+            "/etcd-data": str(self.folder / "etcd"),
+        }
+        here |= {f"{host}:2379": f"127.0.0.1:{self._etcd}" for host in ("0.0.0.0", "127.0.0.1", "etcd")}
         for number, name in enumerate(BROKERS, 1):
-            text = text.replace(f"${{PORT_{number}:-{9091 + number}}}", str(self._outside[name]))
-            text = text.replace(f"{name}:19092", f"127.0.0.1:{self._inside[name]}")
+            here[f"${{PORT_{number}:-{9091 + number}}}"] = str(self._outside[name])
+            here[f"{name}:19092"] = f"127.0.0.1:{self._inside[name]}"
         if service in BROKERS:
-            text = text.replace("INSIDE://0.0.0.0:19092", f"INSIDE://127.0.0.1:{self._inside[service]}")
-            text = text.replace("OUTSIDE://0.0.0.0:9092", f"OUTSIDE://127.0.0.1:{self._outside[service]}")
-            text = text.replace("19092", str(self._inside[service]))
-            text = text.replace("127.0.0.1:9643", f"127.0.0.1:{self._http[service]}")
-            text = text.replace("0.0.0.0:9644", f"127.0.0.1:{self._https[service]}")
-        text = re.sub(r"(0\.0\.0\.0|127\.0\.0\.1|\betcd):2379", f"127.0.0.1:{self._etcd}", text)
-        return text.replace("/etcd-data", str(self.folder / "etcd"))
+            here["INSIDE://0.0.0.0:19092"] = f"INSIDE://127.0.0.1:{self._inside[service]}"
+            here["OUTSIDE://0.0.0.0:9092"] = f"OUTSIDE://127.0.0.1:{self._outside[service]}"
+            here["19092"] = str(self._inside[service])
+            here["127.0.0.1:9643"] = f"127.0.0.1:{self._http[service]}"
+            here["0.0.0.0:9644"] = f"127.0.0.1:{self._https[service]}"
+        longest_first = "|".join(re.escape(each) for each in sorted(here, key=len, reverse=True))
+        return re.sub(longest_first, lambda found: here[found[0]], text)
 
     def words(self, service: str) -> list[str]:
         words = [self.here(word, service) for word in SECURE["services"][service]["command"]]
