@@ -153,7 +153,10 @@ class CoordinatorWork:
         return shard if shard is not None and shard.loaded else None
 
     def _shared_topic(self) -> tuple[TopicId, int]:
-        topic = self._cluster.shared.image.topics[SHARED_TOPIC]
+        """Returns the topic's id and number of partitions. Errors: OSError while the store is lost."""
+        topic = self._cluster.shared.image.topics.get(SHARED_TOPIC)
+        if topic is None:
+            raise ConnectionError(f"nobody knows {SHARED_TOPIC}")
         return topic.topic_id, len(topic.partitions)
 
     def add_consuming(self, groups: list[GroupLoad]) -> None:
