@@ -254,22 +254,23 @@ class ClusterInvariants:
         if any(a >= c or b >= d for (a, b), (c, d) in pairwise(epochs)) or (epochs and epochs[-1][1] > end):
             self._violate(f"P6: {watch.name} ends at {end} and has leader epochs {epochs}")
         load = self.promises.load_of(log.topic_partition.topic, log.topic_partition.partition)
+        committed = self.promises.committed(log.topic_id, log.topic_partition.partition)
+        is_known = not committed.is_void and log.leader_epochs.latest >= committed.forgotten_in
         if (
             load is not None
             and start > max(load.history.requested_delete, watch.log_start)
             and not load.history.records_are_void
         ):
-            wrong = load.why_not(start, log, machine)
+            wrong = load.why_not(start, log, machine, knows_all=is_known)
             if wrong is not None:
                 self._violate(f"{watch.name}: {wrong}")
         if load is not None:
             load.on_log(log, machine)
-        committed = self.promises.committed(log.topic_id, log.topic_partition.partition)
         if end < watch.highest_end and committed.is_void and "compact" in log.config.cleanup_policy:
             watch.has_holes = True
         watch.log_start, watch.log_end, watch.highest_end = start, end, max(watch.highest_end, end)
         watch.checked_to = min(watch.checked_to, end)
-        if not committed.is_void and log.leader_epochs.latest >= committed.forgotten_in:
+        if is_known:
             committed.end = max(committed.end, high_watermark)
             if not log.offline and machine.filesystem.open_files_max is None:
                 self._check_batches(watch, log, committed)

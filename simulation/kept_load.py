@@ -117,10 +117,10 @@ class KeptLoad(PartitionLoad):
     def on_log(self, log: Log, machine: Machine) -> None:
         self._sizes[machine.host] = _sizes(log)
 
-    def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
+    def why_not(self, start: Offset, log: Log, machine: Machine, *, knows_all: bool) -> str | None:
         """Judges a log start offset above all requested deletes. Returns what is wrong."""
         committed_end = self._batches[-1].end_offset if self._batches else 0
-        if start > committed_end:
+        if start > committed_end and knows_all:
             return f"D14: starts at {start}, and only what is below {committed_end} is committed"
         wall_ms = machine.clock.latest_wall_ms(CLOCK_REMEMBERED_S)
         sizes = [_sizes(log), self._sizes.get(machine.host, [])]

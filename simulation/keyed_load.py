@@ -132,13 +132,13 @@ class KeyedLoad(PartitionLoad):
         next_offset: Offset = header.next_offset  # type: ignore[attr-defined]
         self.history.committed_end = max(self.history.committed_end, next_offset)
 
-    def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
+    def why_not(self, start: Offset, log: Log, machine: Machine, *, knows_all: bool) -> str | None:
         """Returns why the log may not start at `start`.
 
         Time deletes all that is old, except what was superseded before.
         """
         if self._retention_ms < 0:
-            return super().why_not(start, log, machine)
+            return super().why_not(start, log, machine, knows_all=knows_all)
         latest_ms = machine.clock.latest_wall_ms(CLOCK_REMEMBERED_S) - SIMULATION_WALL_START_MS
         for offset, text in (self.history.seen | self.history.acknowledged).items():
             is_young = latest_ms - Identity.of(text).sent_ms + 1000 <= self._retention_ms

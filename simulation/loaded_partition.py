@@ -153,8 +153,12 @@ class LoadedPartition:
         if self.history.erasures is not None:
             self.history.erasures.on_log(log, self.history.value_at, is_void=self.history.records_are_void)
 
-    def why_not(self, start: Offset, log: Log, machine: Machine) -> str | None:
-        """Judges a log start offset without a request. Returns what is wrong with it, or None."""
+    def why_not(self, start: Offset, log: Log, machine: Machine, *, knows_all: bool) -> str | None:
+        """Judges a log start offset without a request. Returns what is wrong with it, or None.
+
+        `knows_all` tells whether all committed batches were read: not after a loss, before its leader has written.
+        """
+        del knows_all
         return f"D7: starts at {start}, and no request lets go of more than {self.history.requested_delete}"
 
     def next_producer(self) -> int:

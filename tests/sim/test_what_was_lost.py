@@ -20,6 +20,7 @@ from lowtide.runtime.filesystem.memory import MemoryFileSystem
 from lowtide.runtime.random import Random
 from lowtide.runtime.simulated_ports import SIMULATION_WALL_START_MS
 from lowtide.simulation.cluster_invariants import ClusterInvariants
+from lowtide.simulation.cluster_simulation import simulate_cluster
 from lowtide.simulation.history import HistoryError
 from lowtide.simulation.kept_load import KeptLoad, Rules
 from lowtide.simulation.pipelined_producer import PipelinedProducer
@@ -197,3 +198,8 @@ def test_a_producer_may_be_refused_what_it_sends_again_and_was_deleted(
     with nullcontext() if is_right else pytest.raises(HistoryError, match="R1: t-0: broker 2 answers OUT_OF_ORDER"):
         assert not producer._on_answer([b"v"], batch, refused, 2)
         assert (producer._id, producer._under_way) == (-1, [])
+
+
+def test_a_rule_may_delete_what_the_checker_has_not_read() -> None:
+    """It reads nothing while a broker has no descriptors, nor after a power cut until the next record."""
+    simulate_cluster(23457)
