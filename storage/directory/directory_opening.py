@@ -234,9 +234,16 @@ class _Opening:
                     raise RefusedDirectoryError(directory.folder(key), reason)
 
     def _is_left_over(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Returns whether `one` is of a topic deleted while its directory was offline, and `other` of its successor."""
+        """Returns whether `one` is of a topic deleted while its directory was offline, and `other` is not.
+
+        A folder without an id is of the topic that has the name now (`set_aside_unidentified`).
+        """
+        if one.topic_id in {ZERO_TOPIC_ID, other.topic_id}:
+            return False
         topic = self._request.topics.get(key.topic)
-        return topic is not None and ZERO_TOPIC_ID != one.topic_id != other.topic_id == topic.topic_id
+        return one.topic_id in self._request.deleted_topics or (
+            topic is not None and one.topic_id != topic.topic_id and other.topic_id in {topic.topic_id, ZERO_TOPIC_ID}
+        )
 
     def _leave_out(self, key: TopicPartition, place: OfflinePartition) -> None:
         if self.offline.get(key) == place:

@@ -267,6 +267,18 @@ def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directo
     world.manager.close()
 
 
+@pytest.mark.parametrize("is_named_again", [True, False])
+def test_a_deleted_topic_goes_beside_a_log_that_a_power_cut_left_without_its_id(is_named_again: bool) -> None:
+    """The power may fail before the folder of its successor has the id, which may be deleted by then too."""
+    world = two_directories()
+    world.filesystem.make_directories(f"{ONE}/a-1")
+    world.start(topics={"a": KnownTopic(ANEW, CONFIG)} if is_named_again else {}, deleted_topics={A})
+    assert A1 not in world.manager.logs or world.manager.logs[A1].directory == f"{ONE}/a-1"
+    world.tick(100_000)
+    assert not [name for name in world.names(TWO) if name.startswith("a-1")]
+    world.manager.close()
+
+
 def test_two_logs_neither_of_which_is_the_known_topic_s_are_refused() -> None:
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
