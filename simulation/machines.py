@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lowtide.broker.config.broker_config import load_config
 from lowtide.broker.lifecycle.broker import START_ERRORS, Broker, Ports
@@ -77,6 +77,14 @@ class State(Enum):
     STOPPING = "stopping"
 
 
+class StartConditions(NamedTuple):
+    """The disk at the last start of the process. A new directory on a full disk is refused, which loses nothing."""
+
+    has_faults: bool = False
+    was_used: bool = False
+    is_full: bool = False
+
+
 class Machine:
     """A machine, which faults kill, suspend, cut off or start."""
 
@@ -120,9 +128,7 @@ class Machine:
         self.refused_start: BaseException | None = None
         self.has_failed = False
         """Whether its broker ended by itself in this life."""
-        self._excused_start = False
-        self._was_used = False
-        """A new directory on a full disk is refused, which loses nothing."""
+        self._start = StartConditions()
         self._loop = loop
         self._random = random
         self._chronicle = chronicle
@@ -163,8 +169,11 @@ class Machine:
         self.is_broken = any(self.filesystem.exists(f"{path}/{SYNC_FAILED_MARK}") for path in directories)
         self.refused_start = None
         self.has_failed = False
-        self._excused_start = self.disk_faults > 0
-        self._was_used = all(self.filesystem.exists(f"{path}/meta.properties") for path in directories)
+        self._start = StartConditions(
+            has_faults=self.disk_faults > 0,
+            was_used=all(self.filesystem.exists(f"{path}/meta.properties") for path in directories),
+            is_full=self.filesystem.lacks_room is not None,
+        )
         self.committers.clear()
         self.link = self.link.renew()
         self._chronicle.note(self.host, f"starts, life {self.lives}")
@@ -272,8 +281,8 @@ class Machine:
         self._chronicle.note(self.host, f"can't start: {error}")
         self.refused_start = error
         # Nor is one that rewrites what a failed sync left, without enough space.
-        is_excused = self._excused_start or self.disk_faults or self.is_broken
-        if isinstance(error, StorageError) and not is_excused and self._was_used:
+        is_excused = self._start.has_faults or self.disk_faults or self.is_broken
+        if isinstance(error, StorageError) and not is_excused and self._start.was_used:
             self._chronicle.violate(f"S1: {self.host} can't start on what a crash left: {error}")
         self._exit()
 
@@ -285,8 +294,9 @@ class Machine:
         self._loop.call_soon(self.stop)
 
     def check_directories(self) -> None:
-        """Checks that a log directory is offline only after a failed disk operation."""
-        if self.has_offline_directory and not self.is_broken:
+        """Checks that a log directory is offline only after a failed disk operation, or new on a full disk."""
+        is_new = self._start.is_full and not self._start.was_used
+        if self.has_offline_directory and not (self.is_broken or is_new):
             assert self.broker is not None
             self._chronicle.violate(
                 f"S2: {self.host} took a directory offline that works: {self.broker.log_manager.directories.offline}"

@@ -36,3 +36,9 @@ def test_deletes_and_several_partitions_go_with_erasures() -> None:
 def test_an_older_copy_of_a_disk_may_lack_what_lost_records_superseded() -> None:
     """Compaction removed a record because there was a newer one. A power cut of all brokers may lose the newer one."""
     simulate_cluster(11078, kinds=KINDS)
+
+
+@pytest.mark.slow
+def test_a_new_directory_on_a_full_disk_is_offline() -> None:
+    """A replaced disk has no room for the journal of log start offsets, and the other directory serves."""
+    simulate_cluster(13259, kinds=KINDS)
