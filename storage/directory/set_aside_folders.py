@@ -74,7 +74,7 @@ class SetAsideFolders:
         self._logs = logs
         self._moves = moves
         self._requests: dict[_FolderRequest, None] = {}
-        self._is_looking = False
+        self._is_looking = self._is_stopped = False
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -94,6 +94,8 @@ class SetAsideFolders:
             self._answer(request, EraseChangedError("the replica was truncated meanwhile; ask again"))
 
     def stop(self) -> None:
+        """Refuses all requests. What a worker still does has no effect: committers close next."""
+        self._is_stopped = True
         for request in list(self._requests):
             self._answer(request, EraseFailedError("the broker stops"))
 
@@ -161,6 +163,8 @@ class SetAsideFolders:
         self, directory: DirectoryLogs, path: str, on_done: Callable[[str, object], None], outcome: object
     ) -> None:
         """Syncs the directory, even if nothing was removed now."""
+        if self._is_stopped:
+            return
         if isinstance(outcome, BaseException) or not directory.is_online:
             on_done(path, outcome)
         else:

@@ -201,6 +201,25 @@ def test_a_request_can_be_taken_back_and_a_stop_refuses_it() -> None:
     assert [str(each) for each in answers] == ["taken back", "the broker stops"]
 
 
+def test_a_look_that_ends_after_the_stop_has_no_effect() -> None:
+    """The stop ends with the worker's results, when the committers are closed."""
+    world = fresh()
+    log = back(world)
+    answers: list[Any] = []
+    world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
+    while not len(world.manager._beside):
+        for _step in world.manager.directories.free_deleted():
+            pass
+        world.run()
+    for _step in world.manager.directories.free_deleted():
+        pass
+    assert world.worker.waiting
+    world.manager.close()
+    while world.worker.waiting:
+        world.worker.step()
+    assert [str(each) for each in answers] == ["the broker stops"]
+
+
 def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
     """What it fetches then may have deleted records."""
     world = fresh()
