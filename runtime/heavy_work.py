@@ -81,7 +81,7 @@ class SimulatedHeavyWorker:
         self._loop = loop
         self._random = random
         self._waiting: list[_SimulatedWork] = []
-        # All that was begun: while the worker is kept, the work of a killed process doesn't run its `finally`.
+        # All work that was begun. It is not collected, and so not closed, while the worker is in `SimulatedLoop.kept`.
         self._begun: list[Iterator[WorkStep]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False

@@ -78,7 +78,7 @@ class SimulatedLoop(HostLoop):
         # start.
         self._tasks: dict[asyncio.Task[Any], SimulatedNode | None] = {}
         self.kept: list[object] = []
-        """Parts of processes, kept so that no `finally` in them runs when they are collected."""
+        """Parts of processes. While they are kept, Python cannot collect them and run their `finally` blocks."""
         # Tasks that raised: kept, so that "never retrieved" is found at the end and not at an uncontrolled collection.
         self._failed: list[asyncio.Task[Any]] = []
         self.ran: set[SimulatedNode | None] = set()

@@ -102,7 +102,7 @@ class SegmentSwaps:
         self.cleaned_to: Offset | None = None
         """The exclusive end of what is known to be compacted; None if nothing is."""
         self.read_to: Offset = 0
-        """The exclusive end of what compactions have read: below it, records may have gone for later ones below it."""
+        """The exclusive end of what compactions have read. A record below it may be gone for a later one of its key."""
         self.is_taken = False
         """Whether the log is being compacted or erased; these exclude each other."""
         self.truncated_to: Offset = NEVER_TRUNCATED
@@ -128,7 +128,7 @@ class SegmentSwaps:
         self.is_taken = False
 
     def take_for_cleaning(self, end_offset: Offset) -> None:
-        """Begins a compaction that reads the log up to `end_offset` (exclusive), as `take`."""
+        """Does what `take` does, for a compaction that reads the log up to `end_offset` (exclusive)."""
         self.take()
         self.truncated_to = NEVER_TRUNCATED
         self.read_to = max(self.read_to, end_offset)

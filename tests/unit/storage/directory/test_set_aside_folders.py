@@ -71,6 +71,14 @@ def erase(world: World, log: Log, offset: int = 1) -> list[Any]:
     return answers
 
 
+def until_asked(world: World) -> None:
+    """Runs until the folders that were set aside are asked for."""
+    while not len(world.manager._beside):
+        for _step in world.manager.directories.free_deleted():
+            pass
+        world.run()
+
+
 def fresh(*paths: str) -> World:
     """Nothing is emptied before it is removed, as of topics that are compacted."""
     return World(*paths, frees_deleted=False)
@@ -189,10 +197,7 @@ def test_a_request_can_be_taken_back_and_a_stop_refuses_it() -> None:
     beside: SetAsideFolders = world.manager._beside
     for _ in range(2):
         take_back = world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
-        while not len(beside):
-            for _step in world.manager.directories.free_deleted():
-                pass
-            world.run()
+        until_asked(world)
         if not answers:
             take_back()
             assert (len(beside), answers) == (0, [])
@@ -207,10 +212,7 @@ def test_a_look_that_ends_after_the_stop_has_no_effect() -> None:
     log = back(world)
     answers: list[Any] = []
     world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
-    while not len(world.manager._beside):
-        for _step in world.manager.directories.free_deleted():
-            pass
-        world.run()
+    until_asked(world)
     for _step in world.manager.directories.free_deleted():
         pass
     assert world.worker.waiting
@@ -226,10 +228,7 @@ def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
     log = back(world)
     answers: list[Any] = []
     world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
-    while not len(world.manager._beside):
-        for _step in world.manager.directories.free_deleted():
-            pass
-        world.run()
+    until_asked(world)
     world.manager.truncate(log, Offset(1), lambda _error: None)
     assert [(type(each), str(each)) for each in answers] == [
         (EraseChangedError, "the replica was truncated meanwhile; ask again")

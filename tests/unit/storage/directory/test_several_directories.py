@@ -269,7 +269,7 @@ def test_a_topic_deleted_while_its_directory_is_offline_is_gone_when_the_directo
 
 @pytest.mark.parametrize("is_named_again", [True, False])
 def test_a_deleted_topic_goes_beside_a_log_that_a_power_cut_left_without_its_id(is_named_again: bool) -> None:
-    """The power may fail before the folder of its successor has the id, which may be deleted by then too."""
+    """The next topic of that name may have lost its id to the power cut, and may be deleted by then too."""
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
     world.start(topics={"a": KnownTopic(ANEW, CONFIG)} if is_named_again else {}, deleted_topics={A})

@@ -230,7 +230,7 @@ def test_producers_whose_records_are_all_deleted_are_kept_after_a_clean_stop() -
 
 @pytest.mark.parametrize("high_watermark", [0, 14, 19, 20])
 def test_a_producer_may_send_again_what_was_not_answered_before_a_clean_stop(high_watermark: int) -> None:
-    """A leader that was stopped while it waited for followers, or whose answers were lost (cluster seeds 26, 21686)."""
+    """Protects a producer that repeats batches to a leader that stopped before it could answer (seeds 26, 21686)."""
     filesystem = log_with()
     log, _ = load(filesystem, config=LogConfig(), clean=True, high_watermark=high_watermark)
     for sequence in (14, 16, 18):
