@@ -274,15 +274,17 @@ class Actor:
         return answer, records
 
     def _records(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
-        found: dict[Offset, bytes] = {}
-        self.next_offset = offset
         try:
-            batches = list(iterate_batches(data))
+            return self._parsed(data, offset)
         except ProtocolError as error:
             raise HistoryError(
                 f"S3: {self.load.history.name}: what is read at {offset} is no batch: {error}"
             ) from error
-        for position, header in batches:
+
+    def _parsed(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
+        found: dict[Offset, bytes] = {}
+        self.next_offset = offset
+        for position, header in iterate_batches(data):
             end = position + header.size_bytes
             if end > len(data):
                 break

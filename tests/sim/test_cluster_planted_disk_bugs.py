@@ -128,7 +128,7 @@ PLANTS: Final = [
     (a_compaction_takes_no_room_for_a_broken_disk, "S2:", COMPACTING, 2),
     (a_log_that_was_cut_without_room_takes_records_at_once, "L1: .* all replicas are in sync", ROOM, 49),
     (a_log_that_has_left_is_taken_for_one_that_is_here, "S2:", LEAVING, 1),
-    (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, "P1:", LEAVING, 2),
+    (a_flush_of_a_log_that_has_left_is_taken_for_one_that_is_here, "S2:", LEAVING, 2),
     (a_hole_reaches_beyond_the_log_start, "S3:", ROOM, 25),
     (a_hole_is_made_under_a_slice, "S3:", READING, 90),
     (an_erasure_takes_a_record_that_is_kept, "R3:", ROOM, 1),
