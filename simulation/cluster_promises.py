@@ -233,15 +233,16 @@ class ClusterPromises:
     def _forget_unacknowledged(self, leader: BrokerId, topic: TopicImage, number: int) -> None:
         """Forgets unacknowledged records, because a high watermark ahead of the leader's own disk promises nothing."""
         watch, committed = self._watches.find(leader, topic.topic_id, number), self.committed(topic.topic_id, number)
-        if watch is not None and watch.log_end < committed.end:
-            committed.end = watch.log_end
+        end = committed.end if watch is None else self._watches.end_of(leader, watch)
+        if end < committed.end:
+            committed.end = end
             committed.forgotten_in = topic.partitions[number].leader_epoch
-            for offset in [offset for offset in committed.batches if offset >= watch.log_end]:
+            for offset in [offset for offset in committed.batches if offset >= end]:
                 del committed.batches[offset]
-            committed.transactions.forget_from(watch.log_end)
+            committed.transactions.forget_from(end)
             load = self.loads.get(topic.name, {}).get(number)
             if load is not None:
-                load.history.forget_read(watch.log_end)
+                load.history.forget_read(end)
 
     def _void(self, topic: TopicImage, number: int, reason: str) -> None:
         committed = self.committed(topic.topic_id, number)

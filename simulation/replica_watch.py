@@ -111,13 +111,22 @@ class ReplicaWatches:
             watch.checked_to = 0
         return watch
 
+    def end_of(self, broker_id: BrokerId, watch: ReplicaWatch) -> Offset:
+        """Returns where a replica's log ends, or, until its dead broker has opened it, where it ends at least."""
+        return watch.log_end if self._is_seen(self._machines[broker_id], watch) else watch.kept_end
+
     def on_death(self, machine: Machine, *, power: bool) -> None:
         """Records a crash; with `power` a power cut of the machine, also without a process."""
         for watch in self._of_machine(machine):
-            if watch.life == machine.lives and machine.broker is not None:
+            if self._is_seen(machine, watch):
                 watch.note_death(machine, power=power)
             elif power:
                 watch.kept_end = min(watch.kept_end, watch.synced_end)
+
+    @staticmethod
+    def _is_seen(machine: Machine, watch: ReplicaWatch) -> bool:
+        """Returns whether the machine's broker lives and has opened this log."""
+        return watch.life == machine.lives and machine.broker is not None
 
     def _of_machine(self, machine: Machine) -> list[ReplicaWatch]:
         return [watch for (broker_id, _, _), watch in self._watches.items() if broker_id == machine.broker_id]
