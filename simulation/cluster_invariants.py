@@ -177,14 +177,14 @@ class ClusterInvariants:
                 f"rule DR3: a delete of {load.history.name} was acknowledged while followers don't tell their log "
                 "starts"
             )
-        for other, reason in self.parked.live_since(broker_id, topic, load.partition, sent_s):
+        for other, epoch, since_s in self.parked.live_since(broker_id, topic, load.partition, sent_s):
             watch = self.watches.find(other, topic.topic_id, load.partition)
-            is_this_disk = self.promises.has_disk_since(other, self._shared.image.broker_epoch(other) or 0)
-            if watch is not None and watch.log_start < offset and is_this_disk:
+            is_its_disk = self.promises.has_disk_since(other, epoch)  # And not that of a later registration.
+            if watch is not None and watch.log_start < offset and is_its_disk:
                 self._violate(
                     f"rule DR3: a delete of {load.history.name} to {offset} was acknowledged by broker {broker_id}, "
-                    f"and broker {other} "
-                    f"({reason}) starts at {watch.log_start}"
+                    f"and broker {other} (broker epoch {epoch}, fetching since {since_s:.4f} s) starts at "
+                    f"{watch.log_start}"
                 )
 
     def on_leader_only_delete(self, load: LoadedPartition, broker_id: BrokerId, offset: Offset, sent_s: float) -> None:

@@ -37,9 +37,9 @@ class ParkedDeletes:
         self.now_s = 0.0
         self._listened_s = 0.0
         self._ended: dict[int, tuple[Any, float, str]] = {}
-        # (leader, topic id, number, leader epoch, follower) -> broker epoch, and since when it has fetched without a
-        # gap.
-        self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float]] = {}
+        # (leader, topic id, number, leader epoch, follower) -> broker epoch, since when it has fetched without a gap,
+        # and the newest broker epoch of its fetches.
+        self._heard: dict[tuple[BrokerId, bytes, int, int, BrokerId], tuple[int, float, int]] = {}
 
     def check(self) -> None:
         """Checks all waiting deletes."""
@@ -65,14 +65,17 @@ class ParkedDeletes:
 
     def live_since(
         self, leader: BrokerId, topic: TopicImage, number: int, moment_s: float
-    ) -> Iterator[tuple[BrokerId, str]]:
-        """Returns the followers that the leader must count as live from `moment_s` until now."""
+    ) -> Iterator[tuple[BrokerId, int, float]]:
+        """Returns the followers that the leader must count as live from `moment_s` until now.
+
+        Each with the newest broker epoch that the leader knows of it, and since when it has fetched, in seconds.
+        """
         broker = self._machines[leader].broker
         if broker is None or broker.replicas is None:
             return  # The answer was on its way when its broker was started again.
         self._note_heard(leader, broker)
         state = topic.partitions[number]
-        for (by, topic_id, partition, epoch, follower), (broker_epoch, since_s) in self._heard.items():
+        for (by, topic_id, partition, epoch, follower), (_, since_s, newest_epoch) in self._heard.items():
             if (by, topic_id, partition, epoch) == (
                 leader,
                 topic.topic_id,
@@ -81,7 +84,7 @@ class ParkedDeletes:
             ) and since_s < moment_s:
                 if follower not in state.replicas:
                     continue
-                yield follower, f"broker epoch {broker_epoch}, fetching since {since_s:.4f} s"
+                yield follower, newest_epoch, since_s
 
     def _note_heard(self, leader: BrokerId, broker: Broker) -> None:
         replicas = broker.replicas
@@ -109,8 +112,8 @@ class ParkedDeletes:
                 key = (leader, partition.topic_id, number, partition.leader_epoch, follower)
                 still.add(key)
                 before = self._heard.get(key)
-                if before is None or before[0] != epoch:
-                    self._heard[key] = (epoch, self.now_s)
+                since_s = self.now_s if before is None or before[0] != epoch else before[1]
+                self._heard[key] = (epoch, since_s, max(epoch, state.unseen_epoch))
         # Also former replicas: one that returns begins with an empty log.
         for key in [key for key in self._heard if key[0] == leader and key not in still]:
             del self._heard[key]
