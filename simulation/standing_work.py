@@ -44,6 +44,8 @@ class Standing(NamedTuple):
     person: bytes
     voids: int
     """How often the records of the partition had become void before."""
+    restores: int
+    """How often the metadata store had been restored before: no backup has standing erasures."""
 
 
 class StandingWork:
@@ -77,7 +79,8 @@ class StandingWork:
         erasure_id, history = self._random.getrandbits(128).to_bytes(16, "big"), load.history
         assert history.erasures is not None
         history.erasures.wanted[erasure_id] = {person: NEVER}
-        voids, secret = history.voids, self._random.randbytes(SECRET_BYTES)
+        voids, restores = history.voids, self._cluster.shared.restores
+        secret = self._random.randbytes(SECRET_BYTES)
         begins = AlterStandingErasuresRequest(
             erasure_id=erasure_id,
             lasts_ms=_LASTS_MS,
@@ -98,7 +101,7 @@ class StandingWork:
         )
         if await self._asked(client, load, begins, until) and await self._asked(client, load, erases, until):
             self._cluster.chronicle.note(self.key, f"an erasure of {person!r} stands in {history.name}")
-            self.standing = Standing(load, person, voids)
+            self.standing = Standing(load, person, voids, restores)
         client.close()
 
     async def _asked(
@@ -129,9 +132,11 @@ class StandingWork:
         """E9: no file of any replica has a known record of the person. Errors: HistoryError."""
         if self.standing is None:
             return
-        load, person, voids = self.standing
+        load, person, voids, restores = self.standing
         places = ((load.topic, load.partition), (LEDGER_TOPIC, 0))
-        if load.history.voids != voids or not all(cluster_end.can_be_led(self._cluster, *place) for place in places):
+        if (load.history.voids, self._cluster.shared.restores) != (voids, restores):
+            return
+        if not all(cluster_end.can_be_led(self._cluster, *place) for place in places):
             return
         texts = frozenset(text for text in load.history.places if load.key_of(text) == person)
         self._counts["records of standing erasures"] += len(texts)

@@ -42,3 +42,9 @@ def test_an_older_copy_of_a_disk_may_lack_what_lost_records_superseded() -> None
 def test_a_new_directory_on_a_full_disk_is_offline() -> None:
     """A replaced disk has no room for the journal of log start offsets, and the other directory serves."""
     simulate_cluster(13259, kinds=KINDS)
+
+
+@pytest.mark.slow
+def test_a_restored_metadata_store_has_no_standing_erasures() -> None:
+    """They are in no backup, because the digests of keys must not outlive them; the operator repeats them."""
+    simulate_cluster(13432, kinds=KINDS)
