@@ -136,7 +136,10 @@ class OsFileSystem:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        try:
+            os.rmdir(path)  # Without a descriptor: there may be none left.
+        except OSError:
+            shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
         descriptor = OpenDescriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

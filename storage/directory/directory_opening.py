@@ -20,7 +20,7 @@ import msgspec
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, Offset, TopicId, TopicPartition
 from lowtide.runtime.filesystem import FileSystem
-from lowtide.storage.checkpoint import META_PROPERTIES
+from lowtide.storage.checkpoint import META_PROPERTIES, PARTITION_METADATA
 from lowtide.storage.directory.directory_logs import DirectoryLogs
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, read_known
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
@@ -210,7 +210,10 @@ class _Opening:
                     directory.leave_out(key, is_deleted=before is not None and before in self._request.deleted_topics)
 
     def settle_repeated_partitions(self) -> None:
-        """Removes the copy of a deleted topic if two directories have a partition; refuses anything else."""
+        """Removes one folder if two directories have a partition, and that one has no records or a deleted topic's.
+
+        Refuses anything else.
+        """
         found: dict[TopicPartition, OfflinePartition] = dict(self.offline)
         for path, directory in self._directories.items():
             if not directory.is_online:
@@ -229,6 +232,11 @@ class _Opening:
                     self._leave_moved(key, there)
                 elif self._has_moved(key, here, there):
                     self._leave_moved(key, here)
+                elif self._is_blank(key, there, here):
+                    found[key] = here
+                    self._directories[there.directory].leave_out(key, is_deleted=True)
+                elif self._is_blank(key, here, there):
+                    directory.leave_out(key, is_deleted=True)
                 else:
                     reason = f"the partition is in {there.directory} too; one of the folders must be moved away"
                     raise RefusedDirectoryError(directory.folder(key), reason)
@@ -244,6 +252,28 @@ class _Opening:
         return one.topic_id in self._request.deleted_topics or (
             topic is not None and one.topic_id != topic.topic_id and other.topic_id in {topic.topic_id, ZERO_TOPIC_ID}
         )
+
+    def _is_blank(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
+        """Returns whether `one` never had a record: its log could not be created, and went to another directory.
+
+        A lack of descriptors keeps such a folder, and a power cut may bring it back.
+        """
+        directory = self._directories[one.directory]
+        if (
+            one.topic_id not in {ZERO_TOPIC_ID, other.topic_id}
+            or not directory.is_online
+            or directory.parts.journal.value(one.topic_id, key.partition) is not None
+        ):
+            return False
+        folder = directory.folder(key)
+        try:
+            return not any(
+                self._filesystem.file_size(f"{folder}/{name}")
+                for name in self._filesystem.listdir(folder)
+                if name != PARTITION_METADATA
+            )
+        except OSError:
+            return False
 
     def _leave_out(self, key: TopicPartition, place: OfflinePartition) -> None:
         if self.offline.get(key) == place:

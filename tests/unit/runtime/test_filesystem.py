@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,18 @@ def test_there_is_space_and_files_have_a_date(filesystem: tuple[FileSystem, str]
     disk.write_bytes(f"{folder}/a", b"x")
     assert disk.free_bytes(folder) > 0
     assert disk.modified_ms(f"{folder}/a") >= 0
+
+
+def test_an_empty_folder_is_removed_without_a_descriptor(tmp_path: Path) -> None:
+    """A log that could not be created for lack of descriptors must leave no folder: another directory takes it."""
+    disk, folder = OsFileSystem(), str(tmp_path / "a-0")
+    disk.make_directories(folder)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.write_bytes(f"{folder}/x", b"")
+        disk.remove_tree(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not disk.exists(folder)

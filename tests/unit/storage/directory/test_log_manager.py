@@ -307,6 +307,8 @@ def test_a_partition_in_two_directories_is_refused() -> None:
     world.create(A0, A1)
     world.manager.close()
     world.filesystem.make_directories(f"{TWO}/a-0")
+    for path in (ONE, TWO):
+        world.filesystem.write_bytes(f"{path}/a-0/00000000000000000000.log", b"records")
     with pytest.raises(StorageError, match=f"{TWO}/a-0: the partition is in {ONE} too"):
         world.start()
 

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from lowtide.protocol.types import ZERO_TOPIC_ID, TopicPartition
-from lowtide.storage.checkpoint import CLEAN_SHUTDOWN_MARKER, META_PROPERTIES, PARTITION_METADATA
+from lowtide.storage.checkpoint import (
+    CLEAN_SHUTDOWN_MARKER,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    encode_partition_metadata,
+)
 from lowtide.storage.directory.known_directories import KNOWN_DIRECTORIES, decode_known, encode_known, read_known
 from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.errors import RefusedDirectoryError, StorageError
@@ -40,6 +45,12 @@ def away(world: World, path: str) -> None:
     """A volume that isn't mounted: its mount point is an empty folder."""
     world.filesystem.rename(path, f"{path}-away")
     world.filesystem.make_directories(path)
+
+
+def partition_twice(world: World) -> None:
+    """A copy of a folder, with records."""
+    world.filesystem.make_directories(f"{TWO}/a-0")
+    world.filesystem.write_bytes(f"{TWO}/a-0/00000000000000000000.log", b"records")
 
 
 def back(world: World, path: str) -> None:
@@ -110,7 +121,7 @@ def test_the_required_directory_refuses_the_start_and_no_mark_is_lost() -> None:
         lambda world: world.filesystem.replace_file(
             f"{TWO}/{META_PROPERTIES}", world.filesystem.read_bytes(f"{ONE}/{META_PROPERTIES}")
         ),
-        lambda world: world.filesystem.make_directories(f"{TWO}/a-0"),
+        partition_twice,
     ],
     ids=["cluster", "node", "no owner", "in use", "copy", "partition twice"],
 )
@@ -276,6 +287,33 @@ def test_a_deleted_topic_goes_beside_a_log_that_a_power_cut_left_without_its_id(
     assert A1 not in world.manager.logs or world.manager.logs[A1].directory == f"{ONE}/a-1"
     world.tick(100_000)
     assert not [name for name in world.names(TWO) if name.startswith("a-1")]
+    world.manager.close()
+
+
+@pytest.mark.parametrize("files", [(), (PARTITION_METADATA,), ("00000000000000000000.log",)])
+def test_a_folder_without_records_goes_beside_the_log(files: tuple[str, ...]) -> None:
+    """A log could not be created in one directory, was created in another, and the folder stayed, or came back."""
+    world = two_directories()
+    world.filesystem.make_directories(f"{ONE}/a-1")
+    for name in files:
+        world.filesystem.write_bytes(f"{ONE}/a-1/{name}", encode_partition_metadata(A) if ".meta" in name else b"")
+    world.start(topics={"a": KnownTopic(A, CONFIG)})
+    assert world.manager.logs[A1].directory == f"{TWO}/a-1"
+    world.tick(100_000)
+    assert not [name for name in world.names(ONE) if name.startswith("a-1")]
+    world.manager.close()
+
+
+def test_one_of_two_folders_without_records_stays() -> None:
+    """A power cut may bring back both."""
+    world = two_directories()
+    world.filesystem.remove_tree(f"{TWO}/a-1")
+    for path in (ONE, TWO):
+        world.filesystem.make_directories(f"{path}/a-1")
+    world.start(topics={"a": KnownTopic(A, CONFIG)})
+    world.create(A1)
+    world.tick(100_000)
+    assert [path for path in (ONE, TWO) if "a-1" in world.names(path)] == [world.manager.logs[A1].parent_directory]
     world.manager.close()
 
 
