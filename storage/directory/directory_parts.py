@@ -52,6 +52,7 @@ class DirectoryParts(msgspec.Struct, frozen=True, kw_only=True):
         self.recovery_points.stop()
         self.high_watermarks.stop()
         self.cleanings.stop()
+        self.truncations.stop()
         self.log_starts.stop()
         self.journal.stop()
 

@@ -7,13 +7,15 @@ journalled before. A truncation ends rises in progress, because other records ma
 
 A step that lacks room or a descriptor is repeated by `retry`, and the log stays `truncating`; only a cut that has
 changed nothing is refused. Each step first checks that its log is still here: the files of a deleted or moved log are
-missing, which isn't the disk's fault.
+missing, which isn't the disk's fault. A stop begins no step: a log whose new start is journalled restarts there at the
+next start.
 
 Source: the models of log starts and log ends; Kafka's Partition.truncateTo has no such steps.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -71,6 +73,7 @@ class LogTruncations:
         self._journal = journal
         self._on_failure = on_failure
         self._stalled: list[Callable[[], None]] = []
+        self._is_stopped = False
 
     def truncate(self, log: Log, offset: Offset, on_settled: OnDurable) -> None:
         """Cuts a log at `offset`, its new end, at once; calls `on_settled` later. Only then may records follow.
@@ -118,6 +121,10 @@ class LogTruncations:
         for step in stalled:
             step()
 
+    def stop(self) -> None:
+        """Cuts nothing more: the last answers of the journal come when committers are closed."""
+        self._is_stopped = True
+
     # A new beginning
 
     def _on_begun(self, beginning: _PendingRestart, error: OSError | None) -> None:
@@ -126,6 +133,8 @@ class LogTruncations:
             if is_passing(error):
                 log.truncating -= 1
             beginning.on_settled(error)
+        elif self._is_stopped:
+            beginning.on_settled(OSError(errno.ESHUTDOWN, "the broker is stopping", log.directory))
         elif not self._is_here(log):
             beginning.on_settled(None)
         elif beginning.is_wanted():

@@ -47,6 +47,17 @@ def world_with(batches: int, log_start: int = 0) -> tuple[World, Log]:
     return world, log
 
 
+def test_a_stop_leaves_the_restart_of_a_log_to_the_next_start() -> None:
+    """The journal answers last, when committers are closed: the stop failed when the log was emptied then."""
+    world, log = world_with(2)
+    world.delete_to((A0, 5))
+    restart_at(world, log, 40)
+    world.manager.close()
+    assert world.answers == ["trimmed", ("settled", errno.ESHUTDOWN)]
+    world.start()
+    assert offsets(world.manager.logs[A0]) == (40, 40, 40)
+
+
 def test_nothing_is_appended_until_a_truncation_is_settled() -> None:
     world, log = world_with(4)
     world.tick(60_000)
