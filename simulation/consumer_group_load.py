@@ -122,7 +122,7 @@ class ClassicConsumer(OwningMember, GroupMember):
 
     def on_assigned(self, asked_s: float, given_out_before: int, voids: int) -> None:
         if voids == self.load.history.voids:
-            self.load.owners.on_alive(asked_s)
+            self.load.owners.on_alive(self.client.name, asked_s)
             self.load.owners.generation_id = max(self.load.owners.generation_id, self.generation_id)
         self.own(self.partitions, asked_s, voids)
 
@@ -132,7 +132,7 @@ class ClassicConsumer(OwningMember, GroupMember):
         is_well = await super().heartbeat()
         # A loading coordinator answers every heartbeat with success, as in Kafka, also those of removed members
         if is_well and known is not None and self._known_there() is known and voids == self.load.history.voids:
-            self.load.owners.on_alive(asked_s)
+            self.load.owners.on_alive(self.client.name, asked_s)
             self.own(before, asked_s, voids)
         return is_well
 
@@ -142,6 +142,10 @@ class ClassicConsumer(OwningMember, GroupMember):
     async def commit_own(self, partition: int) -> int:
         since_s = self.load.owners.since_s(self.client.name, partition)
         return await self.commit_as(partition, self._member_id, self.generation_id, since_s, None)
+
+    async def _leave(self) -> None:
+        self.load.owners.on_leaving(self.client.name)
+        await super()._leave()
 
     def forget(self, *, identity: str) -> None:
         self.remember_for_late()

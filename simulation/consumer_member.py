@@ -39,6 +39,8 @@ class ConsumerMember(OwningMember):
         self._assigned: list[int] = []
         """The partitions of the last assignment."""
         self._assigned_s = 0.0
+        self._assigned_voids = 0
+        """What was assigned before a loss is no ownership after it."""
         self._tells_all = True
         self._gives_back_s = 0.0
         """The earliest time of its next revocation."""
@@ -107,7 +109,7 @@ class ConsumerMember(OwningMember):
             self._tells_all = True
             return
         if voids == history.voids:
-            history.on_alive(asked_s)
+            history.on_alive(self.client.name, asked_s)
             known = 0 if joins else self.generation_id
             now_s = self.client.now_s()
             history.on_epoch(
@@ -129,7 +131,7 @@ class ConsumerMember(OwningMember):
         self._member_id = answer.member_id or self._member_id
         if answer.member_epoch != self.generation_id:
             self.client.note(f"is in epoch {answer.member_epoch}{' (joins)' if joins else ''} of {self.key}")
-        self.generation_id, self._assigned_s = answer.member_epoch, asked_s
+        self.generation_id, self._assigned_s, self._assigned_voids = answer.member_epoch, asked_s, voids
         assigned = self.form.assigned(answer)
         if assigned is not None:
             if assigned != self._assigned:
@@ -151,7 +153,7 @@ class ConsumerMember(OwningMember):
         self.release([number for number in self.partitions if number not in self._assigned])
         self.partitions, self._must_since_s = self._assigned[:], math.inf
         self.client.note(f"has {self.partitions}, in epoch {self.generation_id}")
-        self.own(self.partitions, self._assigned_s, self.load.history.voids)
+        self.own(self.partitions, self._assigned_s, self._assigned_voids)
 
     async def _fetch_own(self) -> None:
         """Fetches the offsets of its partitions, as a member."""
@@ -176,6 +178,7 @@ class ConsumerMember(OwningMember):
         epoch = STATIC_LEAVE_EPOCH if self._instance is not None and self.random.random() < 0.7 else LEAVE_EPOCH  # noqa: PLR2004
         request = self.form.request(MemberReport(self.key, self._member_id, epoch, self._instance, [], tells_all=False))
         self.client.note(f"leaves ({epoch})")
+        self.load.owners.on_leaving(self.client.name)
         self._forget(keeps_id=False)
         try:
             answer = await self.ask(request, 1 if self.form.makes_id else 0, timeout_ms=COMMITTED_MS)

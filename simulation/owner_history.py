@@ -42,22 +42,32 @@ class OwnerHistory(GroupHistory):
         self.beginnings = 0
         """The number of times that epochs may have started again."""
         self._given: dict[int, list[tuple[float, str]]] = {}
-        self._inhabited_until_s = 0.0
+        self._member_until_s: dict[str, float] = {}
+        """Until when each client is sure to be a member."""
 
     def void(self) -> None:
         super().void()
         self.beginnings += 1
         self.tenures.clear()
         self._given.clear()
+        self._member_until_s.clear()
 
     # Who is in the group
 
-    def on_alive(self, asked_s: float) -> None:
+    def on_alive(self, owner: str, asked_s: float) -> None:
         """Notes a response that says the client is a member: the group is not empty for some time."""
         if self.changes_kind and asked_s > self._inhabited_until_s:
             self.beginnings += 1
             self.generation_id = 0
-        self._inhabited_until_s = max(self._inhabited_until_s, asked_s + SURE_S)
+        self._member_until_s[owner] = max(self._member_until_s.get(owner, 0.0), asked_s + SURE_S)
+
+    def on_leaving(self, owner: str) -> None:
+        """Notes that the client asks to leave. If it is the last one, the group is empty."""
+        self._member_until_s.pop(owner, None)
+
+    @property
+    def _inhabited_until_s(self) -> float:
+        return max(self._member_until_s.values(), default=0.0)
 
     def on_epoch(self, epoch: int, *, known: int, given_out_before: int, beginnings: int, now_s: float) -> None:
         """Notes that a member received its epoch, as a member or after joining (0).
