@@ -5,8 +5,8 @@ partition that may be in a failed directory counts as offline and isn't created 
 
 A directory that can't be created, read or written, or whose journal is damaged, goes offline if another one is left, as
 in Kafka. So does a directory that was in use and is now empty, because its volume may not be mounted. The start is
-refused in any case for a directory of another broker, one in use, a copy, one within another, or one partition in two
-directories, and if the `required` directory fails.
+refused in any case for a directory of another broker, one in use, a copy, one within another, or records of a
+partition in two directories, and if the `required` directory fails.
 
 Source: Kafka's LogManager and MetaPropertiesEnsemble; KIP-112.
 """
