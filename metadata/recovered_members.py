@@ -1,7 +1,8 @@
 """Chooses the ISR and the eligible leaders of recovered partitions, by the logs that exist (`recovery`).
 
 The rules are those of an election (`MetadataImage.has_all`): candidates are ISR members and eligible leaders, without
-stale ones. Unlike an election it sees their logs, and takes the longest.
+stale ones. Unlike an election it sees their logs, and takes the longest. A log that may lack records is taken only if
+it reaches as far as one that lacks none, or else as what is known to be committed, whatever its latest leader epoch.
 
 Guards: the chosen replicas have every record and every delete that is known to be committed, or the result says what
 would be lost. Pure.
@@ -31,7 +32,10 @@ class ReplicaLog(NamedTuple):
 
     @property
     def end(self) -> tuple[LeaderEpoch, Offset]:
-        """Returns leader epoch and log end. The log with the greater pair has all that is committed in the other."""
+        """Returns leader epoch and log end.
+
+        The log with the greater pair has all that is committed in the other, unless it may lack records.
+        """
         return self.replica.leader_epoch, self.replica.log_end_offset
 
 
@@ -57,11 +61,6 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
     given = {member: logs[member] for member in members if member in logs}
     if not given:
         return Choice(state.isr, state.elr)
-    best = max(log.end for log in given.values())
-    furthest = [member for member, log in given.items() if log.end == best]
-    # All replicas have an acknowledged delete; one that only some have was not acknowledged.
-    start = max(given[member].replica.log_start_offset for member in furthest)
-    isr = tuple(member for member in furthest if given[member].replica.log_start_offset == start)
     whole = [
         member
         for member, epoch in members.items()
@@ -69,6 +68,13 @@ def choose_members(image: MetadataImage, topic: TopicImage, number: int, logs: M
         and not (member in given and given[member].may_lack_records)
     ]
     committed = max(log.replica.high_watermark for log in given.values())
+    complete = [log.end for member, log in given.items() if member in whole]
+    least = max(complete)[1] if complete else min(committed, max(log.end[1] for log in given.values()))
+    best = max([*complete, *(log.end for log in given.values() if log.end[1] >= least)])
+    furthest = [member for member, log in given.items() if log.end == best]
+    # All replicas have an acknowledged delete; one that only some have was not acknowledged.
+    start = max(given[member].replica.log_start_offset for member in furthest)
+    isr = tuple(member for member in furthest if given[member].replica.log_start_offset == start)
     name = f"{topic.name}-{number}"
     if committed > best[1]:
         loss = f"{name}: offsets {best[1]} to {committed - 1} were committed, and no log that is given has them"

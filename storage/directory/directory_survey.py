@@ -159,7 +159,9 @@ def _replica(
     checkpoint = f"{folder}/{LEADER_EPOCH_CHECKPOINT}"
     if filesystem.exists(checkpoint):
         entries = decode_epochs(filesystem.read_bytes(checkpoint), checkpoint)
-        epoch = max([epoch, *(each for each, first in entries if first <= end)])
+        # One that begins below the last batch, and is later than it, was overtaken: the batches are right.
+        last = end if epoch >= 0 else 0
+        epoch = max([epoch, *(each for each, first in entries if last <= first <= end)])
     high_watermark = known.high_watermarks.get(key, 0)
     return SurveyedReplica(
         key.topic, key.partition, topic_id_text(topic_id), start, max(start, end), epoch, high_watermark

@@ -67,6 +67,30 @@ def test_an_eligible_leader_wins_where_the_machine_of_the_last_in_sync_replica_l
     assert elected(after(plan, 1, 2, 3, unclean=(3,))) == 2
 
 
+@pytest.mark.parametrize("end", [45, 50])
+def test_a_later_leader_epoch_does_not_make_a_log_whole_that_may_lack_records(end: int) -> None:
+    """A follower may know an epoch in which nothing was written, and lose the records before it to a power cut."""
+    found = below_the_minimum()
+    logs = [
+        facts(2, 40, end=60, epoch=4, found=found),
+        facts(3, 40, end=end, epoch=5, found=found, high_watermark=60, may_lack_records=True),
+    ]
+    plan = planned(*logs, without=(1,))
+    assert partition(plan).isr == (2,)
+    assert not plan.losses
+
+
+def test_without_a_whole_log_one_is_taken_that_reaches_what_was_committed() -> None:
+    found = rows(40, isr=(2, 3))
+    logs = [
+        facts(2, 40, end=60, epoch=4, found=found, may_lack_records=True),
+        facts(3, 40, end=50, epoch=5, found=found, high_watermark=60, may_lack_records=True),
+    ]
+    plan = planned(*logs, without=(1,))
+    assert partition(plan).isr == (2,)
+    assert not plan.losses
+
+
 def test_an_eligible_leader_is_enough_where_the_last_in_sync_replica_is_gone() -> None:
     plan = planned(*given({1: 55, 2: 60}), without=(3,))
     assert partition(plan).isr == (2,)

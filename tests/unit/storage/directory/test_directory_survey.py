@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.protocol.types import topic_id_text
+from lowtide.storage.checkpoint import LEADER_EPOCH_CHECKPOINT, encode_epochs
 from lowtide.storage.directory.directory_survey import survey
 from lowtide.storage.directory.log_manager import KnownTopic
 from lowtide.storage.errors import StorageError
@@ -41,6 +42,18 @@ def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
             one = surveyed[key]
             assert (one.log_start_offset, one.log_end_offset) == (log.log_start_offset, log.log_end_offset)
             assert (one.leader_epoch, one.topic_id) == (log.leader_epochs.latest, ids[key.topic])
+
+
+@pytest.mark.parametrize(("first", "epoch"), [(5, 0), (10, 7)])
+def test_a_leader_epoch_that_later_batches_contradict_is_left_out(first: int, epoch: int) -> None:
+    """A log began again at a later epoch, and got records of earlier ones; a power cut came before the epochs' file."""
+    world = World()
+    (log,) = world.create(A0)
+    append(log, 2)
+    world.manager.close()
+    world.filesystem.replace_file(f"{ONE}/a-0/{LEADER_EPOCH_CHECKPOINT}", encode_epochs([(7, first)]))
+    (found,) = survey(world.filesystem, ONE).replicas
+    assert (found.log_end_offset, found.leader_epoch) == (10, epoch)
 
 
 def test_a_directory_in_use_one_without_owner_and_a_damaged_journal_are_refused() -> None:
