@@ -168,7 +168,7 @@ def _horizon_ms(header: BatchHeader) -> int | None:
 
 
 def _kept(offsets: OffsetMap, header: BatchHeader, found: RecordKeys, *, drops_tombstones: bool) -> list[int] | range:
-    gone = set(offsets.superseded(found, header.base_offset))
+    gone = set(offsets.superseded(found, header.base_offset)).difference(found.keyless)
     others = [*found.keyless, *(found.tombstones if drops_tombstones else ())]
     gone.update(number for number in others if header.base_offset + found.deltas[number] <= offsets.latest_offset)
     numbers = range(len(found.keys))
