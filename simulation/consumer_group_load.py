@@ -143,11 +143,8 @@ class ClassicConsumer(OwningMember, GroupMember):
         since_s = self.load.owners.since_s(self.client.name, partition)
         return await self.commit_as(partition, self._member_id, self.generation_id, since_s, None)
 
-    async def _leave(self) -> None:
-        self.load.owners.on_leaving(self.client.name)
-        await super()._leave()
-
     def forget(self, *, identity: str) -> None:
+        self.load.owners.on_leaving(self.client.name)
         self.remember_for_late()
         self.release(self.partitions)
         super().forget(identity=identity)

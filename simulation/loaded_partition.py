@@ -266,7 +266,10 @@ class Actor:
             raise HistoryError(
                 f"D6: a fetch of {load.history.name} tells {answer.log_start_offset}, {answer.high_watermark}"
             )
-        records = self._records(bytes(cast("bytes", answer.records or b"")), offset)
+        try:
+            records = self._records(bytes(cast("bytes", answer.records or b"")), offset)
+        except ProtocolError as error:
+            raise HistoryError(f"S3: {load.history.name}: what is read at {offset} is no batch: {error}") from error
         load.history.on_read(records, start=offset, deleted_before=deleted)
         if erasures is not None and before is not None:
             in_sync = was_in_sync and load.observer.is_in_sync(load, broker_id)
@@ -274,14 +277,6 @@ class Actor:
         return answer, records
 
     def _records(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
-        try:
-            return self._parsed(data, offset)
-        except ProtocolError as error:
-            raise HistoryError(
-                f"S3: {self.load.history.name}: what is read at {offset} is no batch: {error}"
-            ) from error
-
-    def _parsed(self, data: bytes, offset: Offset) -> dict[Offset, bytes]:
         found: dict[Offset, bytes] = {}
         self.next_offset = offset
         for position, header in iterate_batches(data):

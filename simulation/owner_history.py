@@ -62,7 +62,7 @@ class OwnerHistory(GroupHistory):
         self._member_until_s[owner] = max(self._member_until_s.get(owner, 0.0), asked_s + SURE_S)
 
     def on_leaving(self, owner: str) -> None:
-        """Notes that the client asks to leave. If it is the last one, the group is empty."""
+        """Notes that the client asks to leave, or is told that it has. The group is empty if it was the last one."""
         self._member_until_s.pop(owner, None)
 
     @property
