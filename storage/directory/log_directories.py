@@ -257,7 +257,8 @@ class LogDirectorySet:
     def write_cleaner_checkpoints(self) -> Iterator[None]:
         """Writes how far logs are compacted, one step at a time, where that has changed."""
         for directory in self._directories.values():
-            yield from directory.parts.cleanings.write()
+            if directory.is_online:
+                yield from directory.parts.cleanings.write()
 
     # Stopping
 

@@ -83,6 +83,16 @@ def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_
     assert world.manager.logs[A1].log_end_offset == 5, "the directory serves again"
 
 
+def test_the_others_are_compacted_beside_a_directory_that_could_not_be_opened() -> None:
+    """Each look for logs to compact raised an AssertionError: nothing was compacted until all directories worked."""
+    world = two_directories()
+    world.filesystem.fail_next("open", errno.EROFS, 2, path_contains=f"{TWO}/")
+    world.start()
+    assert list(world.manager.directories.offline) == [TWO]
+    list(world.manager.directories.write_cleaner_checkpoints())
+    world.manager.close()
+
+
 def test_a_failing_disk_that_cannot_even_be_listed_is_offline() -> None:
     """Its contents are unknown, but it is known to be missing, so a log that is not found may be there."""
     world = two_directories()
