@@ -88,7 +88,7 @@ async def no_descriptors(cluster: ClusterWorld) -> None:
         machine.lives == life
         and not machine.disk_faults
         and _failed(machine) == failed
-        and (machine.has_offline_directory or machine.has_failed)
+        and machine.has_offline_directory
     ):
         cluster.chronicle.violate(f"E1: a lack of descriptors took a log directory of {machine.host} offline")
     await cluster.revive(machine)

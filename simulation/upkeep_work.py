@@ -130,11 +130,17 @@ class UpkeepWork:
             if not cluster_end.can_be_led(self._cluster, load.topic, load.partition):
                 continue
             self._auditor.look(load)
-            if self._transactions.history.is_void:
+            if self._transactions.history.is_void or not self._have_coordinators():
                 continue  # One may stay open for ever, and nothing behind it is compacted.
             what = f"C2: {load.history.name} is compacted"
             await cluster_end.until(self._cluster, partial(self._auditor.is_compacted, load), what, COMPACTED_WITHIN_S)
             self._auditor.look(load)
+
+    def _have_coordinators(self) -> bool:
+        """Returns whether all transactions can be completed."""
+        topic = self._cluster.shared.image.topics.get(TRANSACTION_TOPIC)
+        numbers = range(0 if topic is None else len(topic.partitions))
+        return all(cluster_end.can_be_led(self._cluster, TRANSACTION_TOPIC, number) for number in numbers)
 
     def _overdue(self) -> bool:
         cluster = self._cluster
