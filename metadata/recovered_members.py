@@ -34,7 +34,7 @@ class ReplicaLog(NamedTuple):
     def end(self) -> tuple[LeaderEpoch, Offset]:
         """Returns leader epoch and log end.
 
-        The log with the greater pair has all that is committed in the other, unless it may lack records.
+        Of two logs that lack no records, the one with the greater pair has all that is committed in the other.
         """
         return self.replica.leader_epoch, self.replica.log_end_offset
 

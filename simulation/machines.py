@@ -78,7 +78,10 @@ class State(Enum):
 
 
 class StartConditions(NamedTuple):
-    """The disk when the process last started. A broker may refuse a new directory on a full disk: nothing is lost."""
+    """The state of the disk at the last start of the process.
+
+    A new directory on a full disk goes offline, which loses nothing.
+    """
 
     has_faults: bool = False
     was_used: bool = False
@@ -294,7 +297,7 @@ class Machine:
         self._loop.call_soon(self.stop)
 
     def check_directories(self) -> None:
-        """Checks that no log directory is offline, unless a disk operation failed or it was new on a full disk."""
+        """Checks that no log directory is offline, but after a failed disk operation or if new on a full disk."""
         is_new = self._start.is_full and not self._start.was_used
         if self.has_offline_directory and not (self.is_broken or is_new):
             assert self.broker is not None

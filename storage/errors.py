@@ -6,6 +6,7 @@ Expected outcomes (a full disk, an offset out of range) are `ErrorCode`s in resu
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import TYPE_CHECKING
 
 from lowtide.runtime.filesystem.failures import DISK_FULL, OUT_OF_RESOURCE, FailureKind, failure_kind
@@ -82,6 +83,11 @@ def remove_file(filesystem: FileSystem, path: str) -> None:
             filesystem.unlink(path)
     except OSError as error:
         raise storage_error(path, error) from error
+
+
+def stopping_error(path: str) -> OSError:
+    """Returns the error for what a part of the log directory at `path` doesn't begin or finish because of a stop."""
+    return OSError(errno.ESHUTDOWN, "the broker is stopping", path)
 
 
 def storage_error(path: str, error: OSError) -> StorageError:

@@ -18,7 +18,7 @@ from lowtide.storage.directory.directory_state import DirectoryState
 from lowtide.storage.directory.file_removal import FileRemoval, PartitionRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.offset_checkpoint import OnWritten
-from lowtide.storage.errors import is_passing
+from lowtide.storage.errors import is_passing, stopping_error
 from lowtide.storage.folder_names import deleted_folder_name, stray_folder_name
 from lowtide.storage.log.segments.segment_files import Readers
 from lowtide.storage.log_directory import deleted_partition
@@ -144,7 +144,7 @@ class DirectoryDeletions:
         if error is not None and not is_passing(error):
             self._state.fail(error)
         if error is not None or self._stopped:
-            self._left(leaving, error or self._stopping())
+            self._left(leaving, error or stopping_error(self._path))
             return
         waiting_for = len(self._checkpoints)
 
@@ -154,7 +154,7 @@ class DirectoryDeletions:
             leaving.error = leaving.error or failed
             if waiting_for == 0:
                 if self._stopped:
-                    leaving.error = leaving.error or self._stopping()
+                    leaving.error = leaving.error or stopping_error(self._path)
                 if leaving.error is not None:
                     self._left(leaving, leaving.error)
                 else:
@@ -173,9 +173,6 @@ class DirectoryDeletions:
             if error is None and leaving.readers is not None:
                 self._removal.free_folders(folders, leaving.readers)
         leaving.on_done(error)
-
-    def _stopping(self) -> OSError:
-        return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
 
 
 def offline_error(path: str, reason: str | None) -> OSError:

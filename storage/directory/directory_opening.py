@@ -254,9 +254,10 @@ class _Opening:
         )
 
     def _is_blank(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Returns whether `one` never had a record: its log could not be created, and went to another directory.
+        """Returns whether `one` has no records, and may go: the log is `other`.
 
-        A lack of descriptors keeps such a folder, and a power cut may bring it back.
+        A log that cannot be created in a directory is created in another one. Without a file descriptor its first
+        folder cannot be removed; and a power cut may bring back a folder that was removed.
         """
         directory = self._directories[one.directory]
         if (

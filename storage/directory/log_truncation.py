@@ -15,7 +15,6 @@ Source: the models of log starts and log ends; Kafka's Partition.truncateTo has 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -27,7 +26,7 @@ from lowtide.storage.directory.file_removal import FileRemoval
 from lowtide.storage.directory.log_settings import DirectoryPorts
 from lowtide.storage.directory.log_starts import LogStartIncrement
 from lowtide.storage.directory.offset_checkpoint import OffsetCheckpoint
-from lowtide.storage.errors import StorageError, is_passing
+from lowtide.storage.errors import StorageError, is_passing, stopping_error
 from lowtide.storage.log.log import Log
 from lowtide.storage.log.log_values import Truncation
 from lowtide.storage.log.truncation import LogTruncation
@@ -134,7 +133,7 @@ class LogTruncations:
                 log.truncating -= 1
             beginning.on_settled(error)
         elif self._is_stopped:
-            beginning.on_settled(OSError(errno.ESHUTDOWN, "the broker is stopping", log.directory))
+            beginning.on_settled(stopping_error(log.directory))
         elif not self._is_here(log):
             beginning.on_settled(None)
         elif beginning.is_wanted():

@@ -9,7 +9,6 @@ because the name of a deleted partition may be reused. Then the file is removed:
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TypeAlias
 
@@ -25,7 +24,7 @@ from lowtide.storage.checkpoint import (
     parent_directory,
     staged_checkpoint,
 )
-from lowtide.storage.errors import is_passing
+from lowtide.storage.errors import is_passing, stopping_error
 
 OnWritten: TypeAlias = Callable[[OSError | None], None]
 
@@ -84,7 +83,7 @@ class OffsetCheckpoint:
     def write_and_call(self, on_written: OnWritten) -> None:
         """Writes the present state, or removes the file, durably; then calls `on_written`, once."""
         if self._stopping:
-            on_written(self._stopped_error())
+            on_written(stopping_error(self._path))
             return
         self._waiting.append(on_written)
         if not self._under_way:
@@ -97,10 +96,7 @@ class OffsetCheckpoint:
         """
         self._stopping = True
         waiting, self._waiting = self._waiting, []
-        _tell(waiting, self._stopped_error())
-
-    def _stopped_error(self) -> OSError:
-        return OSError(errno.ESHUTDOWN, "the broker is stopping", self._path)
+        _tell(waiting, stopping_error(self._path))
 
     def write_now(self) -> None:
         """Writes the present state at once at a stop, when the committer is idle. Blocks on a sync. Errors: OSError."""

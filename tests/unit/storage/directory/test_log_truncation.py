@@ -48,7 +48,7 @@ def world_with(batches: int, log_start: int = 0) -> tuple[World, Log]:
 
 
 def test_a_stop_leaves_the_restart_of_a_log_to_the_next_start() -> None:
-    """The journal answers last, when committers are closed: the stop failed when the log was emptied then."""
+    """Protects a clean stop: the journal answers after the committers have closed, and emptying a log needs one."""
     world, log = world_with(2)
     world.delete_to((A0, 5))
     restart_at(world, log, 40)

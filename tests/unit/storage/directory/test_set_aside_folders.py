@@ -79,6 +79,14 @@ def until_asked(world: World) -> None:
         world.run()
 
 
+def asked_for(world: World) -> tuple[Log, list[Any]]:
+    """Returns a log whose folders that were set aside are asked for, and the answers."""
+    log, answers = back(world), list[Any]()
+    world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
+    until_asked(world)
+    return log, answers
+
+
 def fresh(*paths: str) -> World:
     """Nothing is emptied before it is removed, as of topics that are compacted."""
     return World(*paths, frees_deleted=False)
@@ -209,10 +217,7 @@ def test_a_request_can_be_taken_back_and_a_stop_refuses_it() -> None:
 def test_a_look_that_ends_after_the_stop_has_no_effect() -> None:
     """The stop ends with the worker's results, when the committers are closed."""
     world = fresh()
-    log = back(world)
-    answers: list[Any] = []
-    world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
-    until_asked(world)
+    _, answers = asked_for(world)
     for _step in world.manager.directories.free_deleted():
         pass
     assert world.worker.waiting
@@ -225,10 +230,7 @@ def test_a_look_that_ends_after_the_stop_has_no_effect() -> None:
 def test_a_log_that_is_truncated_meanwhile_is_to_be_erased_again() -> None:
     """What it fetches then may have deleted records."""
     world = fresh()
-    log = back(world)
-    answers: list[Any] = []
-    world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
-    until_asked(world)
+    log, answers = asked_for(world)
     world.manager.truncate(log, Offset(1), lambda _error: None)
     assert [(type(each), str(each)) for each in answers] == [
         (EraseChangedError, "the replica was truncated meanwhile; ask again")

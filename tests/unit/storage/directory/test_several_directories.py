@@ -48,7 +48,7 @@ def away(world: World, path: str) -> None:
 
 
 def partition_twice(world: World) -> None:
-    """A copy of a folder, with records."""
+    """Puts a folder with records of a partition of the first directory into the second one."""
     world.filesystem.make_directories(f"{TWO}/a-0")
     world.filesystem.write_bytes(f"{TWO}/a-0/00000000000000000000.log", b"records")
 
@@ -302,7 +302,7 @@ def test_a_deleted_topic_goes_beside_a_log_that_a_power_cut_left_without_its_id(
 
 @pytest.mark.parametrize("files", [(), (PARTITION_METADATA,), ("00000000000000000000.log",)])
 def test_a_folder_without_records_goes_beside_the_log(files: tuple[str, ...]) -> None:
-    """A log could not be created in one directory, was created in another, and the folder stayed, or came back."""
+    """Such a folder stays, or comes back, of a log that could not be created there, and went to another directory."""
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
     for name in files:
