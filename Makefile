@@ -98,7 +98,8 @@ java: # Spark runs on it
 # Tests run in WORKERS processes, a file at a time, in random order: ARGS=--randomly-seed=7 repeats one.
 # FEW_*: how much make test draws, simulates and kills; test-ci goes on with the seeds that follow.
 WORKERS ?= 4
-PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/pytest -q
+BYTECODE := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX='$(CURDIR)/build/bytecode'
+PYTEST := $(BYTECODE) $(BIN)/pytest -q
 SPREAD := $(PYTEST) -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 FEW := EXAMPLES_PERCENT=15 ERASING_SEEDS=2 ERASURES_SEEDS=3 RESTORE_SEEDS=5 ROUNDS=2 SECONDS_OF_TRANSFER=2 FRAMES=2000 SEEDS=12 CLUSTER_SEEDS=3
 MORE := FIRST_SEED=12 SEEDS=40 FIRST_CLUSTER_SEED=3 CLUSTER_SEEDS=22 RESTORE_SEEDS=15
@@ -158,7 +159,7 @@ unit: $(INSTALLED) ## unit and wire tests only
 
 coverage: $(INSTALLED)-coverage ## lines and branches of each room that unit, wire and model tests run, into docs/lab/coverage.md
 	@rm -f build/coverage*
-	-@$(FEW) COVERAGE_FILE=build/coverage env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/build/bytecode $(BIN)/coverage run -m pytest -n $(WORKERS) --dist=loadfile -q -m "not slow" tests/unit tests/wire tests/model $(ARGS)
+	-@$(FEW) COVERAGE_FILE=build/coverage $(BYTECODE) $(BIN)/coverage run -m pytest -n $(WORKERS) --dist=loadfile -q -m "not slow" tests/unit tests/wire tests/model $(ARGS)
 	@COVERAGE_FILE=build/coverage $(BIN)/coverage combine --quiet
 	@COVERAGE_FILE=build/coverage $(BIN)/coverage json --quiet -o build/coverage.json
 	@$(BIN)/python -m tests.coverage_page build/coverage.json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """As much of a fresh clone as its Makefile looks at, with an environment that has nothing."""
+    """As much of a fresh clone as its Makefile looks at, with an environment that has nothing.
+
+    The name of its folder has a space.
+    """
+    folder = tmp_path / "a clone"
+    (folder / ".venv" / "bin").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    return tmp_path
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    return folder
 
 
 def steps(tree: Path, *targets: str) -> list[str]:
@@ -38,6 +43,16 @@ def test_a_broker_needs_no_tools(tree: Path) -> None:
     installs = [line for line in steps(tree, "run") if "pip install" in line]
     assert len(installs) == 1
     assert installs[0].endswith(" --editable .")
+
+
+@pytest.mark.parametrize("target", ["test", "test-ci", "coverage"])
+def test_the_name_of_the_folder_stays_one_word(tree: Path, target: str) -> None:
+    """`make test` failed in such a folder: a variable of the environment ended at the space."""
+    commands = "\n".join(steps(tree, target)).replace("\\\n", "").splitlines()
+    lines = [line for line in commands if str(tree) in line]
+    assert lines
+    for line in lines:
+        assert sum(str(tree) in word for word in shlex.split(line)) == line.count(str(tree)), line
 
 
 @pytest.mark.parametrize("target", ["demo-pipeline", "test", "demo", "docs", "wheels", "interop", "check"])
@@ -79,7 +94,7 @@ def test_volumes_of_a_secure_cluster_are_not_opened_by_mistake(
     (stub / "docker").write_text(f"""#!/bin/sh
 case "$*" in *'name=^x_secure$') echo {volumes} ;; inspect*) echo healthy ;; esac
 """)
-    (stub / "compose").write_text(f'#!/bin/sh\necho "$@" >> {tree}/calls\n')
+    (stub / "compose").write_text(f'#!/bin/sh\necho "$@" >> "{tree}/calls"\n')
     for each in stub.iterdir():
         each.chmod(0o755)
     environment = {**os.environ, "PATH": f"{stub}:{os.environ['PATH']}", "COMPOSE_PROJECT_NAME": "x", **given}
@@ -130,7 +145,7 @@ def test_only_ci_installs_system_packages(tree: Path, program: str, package: str
     calls = tree / "calls"
     for name in ("apt-get", "sudo", "dnf", "brew"):
         stub = bin_folder / name
-        stub.write_text(f'#!/bin/sh\necho {name} "$@" >> {calls}\n')
+        stub.write_text(f'#!/bin/sh\necho {name} "$@" >> "{calls}"\n')
         stub.chmod(0o755)
     for name in ("bash", "sh", "id"):
         found = shutil.which(name)
