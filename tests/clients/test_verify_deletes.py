@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from .command_lines import command, environment, run_process
 LIMIT_S = 120
 LOOK_AGAIN_S = 0.05
 
-NO_FAULT = f"{sys.executable} -c pass"
+NO_FAULT = shlex.join([sys.executable, "-c", "pass"])
 
 
 @pytest.fixture(scope="module")
