@@ -188,7 +188,7 @@ TRIALS: dict[str, Trial] = {
         before=(
             "lowtide certificates secure --host localhost --host 127.0.0.1 -b 127.0.0.1:$PORT",
             "cp secure/broker.pem secure/broker-2027.pem",
-            "sed -n '/^    listeners=/,/^$/p' $PAGES/logins.md | sed 's/^    //' > page",
+            "sed -n '/^    listeners=/,/^$/p' \"$PAGES/logins.md\" | sed 's/^    //' > page",
             """sed -i "s|://:9094|://127.0.0.1:$PORT|; s/…/broker/" page""",
             """sed "s|/etc[/]lowtide|$PWD/secure|" page > server.properties""",
             "echo delegation.token.secret.key=secret >> server.properties",

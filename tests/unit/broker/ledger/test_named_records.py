@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from lowtide.broker.ledger.erasure_ledger import LedgerPartition
-from lowtide.broker.ledger.named_records import committed_records, why_names_invalid
+from lowtide.broker.ledger.named_records import committed_records, last_end, why_names_invalid
 from lowtide.protocol.erasure_ledger_records import LedgerEntry, NamedRun, RecordName, SelectorKind
 from lowtide.protocol.messages.find_records import NAMED_MAX, FindRecordsPartition, FindRecordsRequest
+from lowtide.protocol.types import UNKNOWN_OFFSET
 from tests.unit.admin.ledger_rows import ERASURE, TIME_MS, TOPIC_ID, clean, named
 
 PLACE = LedgerPartition(TOPIC_ID, 0)
@@ -24,6 +25,19 @@ def test_other_records_of_the_ledger_name_nothing() -> None:
     found = committed_records([clean(1), begun, removed, elsewhere, committed], PLACE)
     assert found == {ERASURE: {RecordName(5, 1, TIME_MS)}}
     assert isinstance(ERASURE, UUID)
+
+
+def test_the_end_is_that_of_the_last_erasure_of_the_partition() -> None:
+    """It tells whether the ledger is older than the log: neither confirmations nor other partitions count."""
+    elsewhere = LedgerEntry(msgspec.structs.replace(named().key, partition=1), named(erasures_end=2_000).value)
+    entries = [
+        named(erasures_end=950),
+        named(searched_to=950, erasures_end=901),
+        elsewhere,
+        clean(2, erasures_end=3_000),
+    ]
+    assert last_end(entries, PLACE) == 950
+    assert last_end([elsewhere, clean(2)], PLACE) == UNKNOWN_OFFSET
 
 
 def run_of(count: int) -> NamedRun:
