@@ -34,7 +34,7 @@ class ReplicaLog(NamedTuple):
     def end(self) -> tuple[LeaderEpoch, Offset]:
         """Returns leader epoch and log end.
 
-        Of two logs that lack no records, the one with the greater pair has all that is committed in the other.
+        If neither of two logs lacks records, the one with the greater pair has all committed records of the other.
         """
         return self.replica.leader_epoch, self.replica.log_end_offset
 

@@ -78,9 +78,9 @@ class State(Enum):
 
 
 class StartConditions(NamedTuple):
-    """The state of the disk at the last start of the process.
+    """What the disk was like when the process last started.
 
-    A new directory on a full disk goes offline, which loses nothing.
+    A new log directory on a full disk goes offline. It has no records to lose.
     """
 
     has_faults: bool = False
@@ -297,7 +297,7 @@ class Machine:
         self._loop.call_soon(self.stop)
 
     def check_directories(self) -> None:
-        """Checks that no log directory is offline, but after a failed disk operation or if new on a full disk."""
+        """Checks that no log directory is offline, unless a disk operation failed, or it was new on a full disk."""
         is_new = self._start.is_full and not self._start.was_used
         if self.has_offline_directory and not (self.is_broken or is_new):
             assert self.broker is not None

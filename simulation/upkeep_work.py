@@ -137,7 +137,7 @@ class UpkeepWork:
             self._auditor.look(load)
 
     def _have_coordinators(self) -> bool:
-        """Returns whether all transactions can be completed."""
+        """Returns whether each partition of the transaction topic can be led, so that all transactions can end."""
         topic = self._cluster.shared.image.topics.get(TRANSACTION_TOPIC)
         numbers = range(0 if topic is None else len(topic.partitions))
         return all(cluster_end.can_be_led(self._cluster, TRANSACTION_TOPIC, number) for number in numbers)

@@ -254,10 +254,10 @@ class _Opening:
         )
 
     def _is_blank(self, key: TopicPartition, one: OfflinePartition, other: OfflinePartition) -> bool:
-        """Returns whether `one` has no records, and may go: the log is `other`.
+        """Returns whether the folder of `one` has no records, so that it can be removed and `other` is the log.
 
-        A log that cannot be created in a directory is created in another one. Without a file descriptor its first
-        folder cannot be removed; and a power cut may bring back a folder that was removed.
+        If a log cannot be created in one directory, it is created in another. An empty folder may stay in the first:
+        to remove it may have failed for want of file descriptors, or a power cut brought it back.
         """
         directory = self._directories[one.directory]
         if (

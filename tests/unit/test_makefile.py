@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """As much of a fresh clone as its Makefile looks at, with an environment that has nothing.
+    """Returns a folder with the files of a fresh clone that `make -n` reads, and an environment without packages.
 
-    The name of its folder has a space.
+    Its name has a space.
     """
     folder = tmp_path / "a clone"
     (folder / ".venv" / "bin").mkdir(parents=True)
@@ -47,7 +47,7 @@ def test_a_broker_needs_no_tools(tree: Path) -> None:
 
 @pytest.mark.parametrize("target", ["test", "test-ci", "coverage"])
 def test_the_name_of_the_folder_stays_one_word(tree: Path, target: str) -> None:
-    """`make test` failed in such a folder: a variable of the environment ended at the space."""
+    """Protects clones in folders whose names have a space: `make test` failed there, for want of quotes."""
     commands = "\n".join(steps(tree, target)).replace("\\\n", "").splitlines()
     lines = [line for line in commands if str(tree) in line]
     assert lines

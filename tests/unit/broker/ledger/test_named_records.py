@@ -28,7 +28,7 @@ def test_other_records_of_the_ledger_name_nothing() -> None:
 
 
 def test_the_end_is_that_of_the_last_erasure_of_the_partition() -> None:
-    """It tells whether the ledger is older than the log: neither confirmations nor other partitions count."""
+    """Protects the check that the ledger is as new as the log: confirmations and other partitions do not count."""
     elsewhere = LedgerEntry(msgspec.structs.replace(named().key, partition=1), named(erasures_end=2_000).value)
     entries = [
         named(erasures_end=950),

@@ -46,7 +46,7 @@ def test_a_survey_finds_what_the_next_start_finds_after_any_power_cut() -> None:
 
 @pytest.mark.parametrize(("first", "epoch"), [(5, 0), (10, 7)])
 def test_a_leader_epoch_that_later_batches_contradict_is_left_out(first: int, epoch: int) -> None:
-    """A log begins again in epoch 7, and gets records of epoch 0: a power cut may leave the file of before these."""
+    """After a power cut the file of leader epochs may be older than the last records, and name a later epoch."""
     world = World()
     (log,) = world.create(A0)
     append(log, 2)

@@ -72,7 +72,7 @@ def erase(world: World, log: Log, offset: int = 1) -> list[Any]:
 
 
 def until_asked(world: World) -> None:
-    """Runs until the folders that were set aside are asked for."""
+    """Waits until an erasure has asked for the folders that were set aside."""
     while not len(world.manager._beside):
         for _step in world.manager.directories.free_deleted():
             pass
@@ -80,7 +80,7 @@ def until_asked(world: World) -> None:
 
 
 def asked_for(world: World) -> tuple[Log, list[Any]]:
-    """Returns a log whose folders that were set aside are asked for, and the answers."""
+    """Asks to erase a log that has folders set aside; returns the log, and the list that gets the answers."""
     log, answers = back(world), list[Any]()
     world.manager.erase(log, EraseGoal(Offset(1)), answers.append)
     until_asked(world)

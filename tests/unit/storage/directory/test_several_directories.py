@@ -48,7 +48,7 @@ def away(world: World, path: str) -> None:
 
 
 def partition_twice(world: World) -> None:
-    """Puts a folder with records of a partition of the first directory into the second one."""
+    """Creates, in the second directory, a folder with records for a partition that the first one has."""
     world.filesystem.make_directories(f"{TWO}/a-0")
     world.filesystem.write_bytes(f"{TWO}/a-0/00000000000000000000.log", b"records")
 
@@ -84,7 +84,7 @@ def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_
 
 
 def test_the_others_are_compacted_beside_a_directory_that_could_not_be_opened() -> None:
-    """Each look for logs to compact raised an AssertionError: nothing was compacted until all directories worked."""
+    """Protects compaction: its search for logs failed with an AssertionError while any directory was offline."""
     world = two_directories()
     world.filesystem.fail_next("open", errno.EROFS, 2, path_contains=f"{TWO}/")
     world.start()
@@ -302,7 +302,7 @@ def test_a_deleted_topic_goes_beside_a_log_that_a_power_cut_left_without_its_id(
 
 @pytest.mark.parametrize("files", [(), (PARTITION_METADATA,), ("00000000000000000000.log",)])
 def test_a_folder_without_records_goes_beside_the_log(files: tuple[str, ...]) -> None:
-    """Such a folder stays, or comes back, of a log that could not be created there, and went to another directory."""
+    """A log that can't be created in one directory is created in another; an empty folder may stay in the first."""
     world = two_directories()
     world.filesystem.make_directories(f"{ONE}/a-1")
     for name in files:
